@@ -1,0 +1,61 @@
+# `make help` lists the targets. Everything is installed in .venv, with the versions of constraints.txt.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+INSTALL := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
+# Tests run in two processes with one thread each; more threads than cores make small models far slower.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check slow bench clean
+
+help:  ## list these targets
+	@echo "Usage: make TARGET"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "Variables: PYTHON=python3.12      the interpreter that .venv is made with (3.10 or newer)"
+	@echo "           PYTEST_ARGS='-k ring'  more arguments for pytest in test and slow"
+	@echo "           PIP_ARGS='...'         more arguments for pip install, such as another index"
+
+demo: $(VENV)/.runtime  ## install and run the demo: personalised learning among 20 peers, offline
+	$(VENV)/bin/coterie demo
+
+test: demo $(VENV)/.dev  ## the demo, then the whole test suite but its slow part
+	$(PYTEST) -n 2 $(PYTEST_ARGS)
+
+check: $(VENV)/.dev  ## formatting and lint (ruff), types (mypy)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+slow: $(VENV)/.dev  ## the slow tests
+	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+bench: $(VENV)/.runtime  ## the benchmarks: ratios measured in one run
+	$(VENV)/bin/python -m benchmarks
+
+clean:  ## remove .venv, caches and build output; runs stay
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: installed once, and again when what is asked for changes.
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { echo \
+		"Coterie needs Python 3.10 or newer, and '$(PYTHON)' is missing or older." \
+		"Name another interpreter: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo \
+		"'$(PYTHON)' cannot make virtual environments: its venv module is missing." \
+		"On Debian or Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
+	@echo "Installing Coterie in $(VENV) (the first time takes a few minutes)"
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(INSTALL) --editable '.[test,dev]'
+	@touch $@

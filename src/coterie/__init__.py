@@ -1,0 +1,110 @@
+"""Coterie: personalised learning among peers without a server.
+
+    import coterie
+    run = coterie.simulate(algorithm="d-psgd", data="digits", partition="dirichlet(0.3)", topology="ring")
+    run.personal_accuracy
+
+Names are imported when they are first used: PyTorch takes a second or two to load.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.algorithms import algorithms
+    from coterie.data import Federation, Source, from_arrays, from_peers, load, partitions, sources, split
+    from coterie.errors import CoterieError
+    from coterie.experiments.api import simulate
+    from coterie.experiments.running import Run
+    from coterie.experiments.schema import Experiment
+    from coterie.models import models
+    from coterie.protocol import (
+        Algorithm,
+        Exchange,
+        Facts,
+        Inbox,
+        Links,
+        ModelAlgorithm,
+        ModelState,
+        Node,
+        Params,
+        Round,
+        average,
+        pull,
+    )
+    from coterie.topology import Graph, Topology, topologies
+    from coterie.training import Training
+
+_HOME = {
+    "Algorithm": "protocol",
+    "CoterieError": "errors",
+    "Exchange": "protocol",
+    "Experiment": "experiments.schema",
+    "Facts": "protocol",
+    "Federation": "data",
+    "Graph": "topology",
+    "Inbox": "protocol",
+    "Links": "protocol",
+    "ModelAlgorithm": "protocol",
+    "ModelState": "protocol",
+    "Node": "protocol",
+    "Params": "protocol",
+    "Round": "protocol",
+    "Run": "experiments.running",
+    "Source": "data",
+    "Topology": "topology",
+    "Training": "training",
+    "algorithms": "algorithms",
+    "average": "protocol",
+    "from_arrays": "data",
+    "from_peers": "data",
+    "load": "data",
+    "models": "models",
+    "partitions": "data",
+    "pull": "protocol",
+    "simulate": "experiments.api",
+    "sources": "data",
+    "split": "data",
+    "topologies": "topology",
+}
+
+__all__ = [
+    "Algorithm",
+    "CoterieError",
+    "Exchange",
+    "Experiment",
+    "Facts",
+    "Federation",
+    "Graph",
+    "Inbox",
+    "Links",
+    "ModelAlgorithm",
+    "ModelState",
+    "Node",
+    "Params",
+    "Round",
+    "Run",
+    "Source",
+    "Topology",
+    "Training",
+    "algorithms",
+    "average",
+    "from_arrays",
+    "from_peers",
+    "load",
+    "models",
+    "partitions",
+    "pull",
+    "simulate",
+    "sources",
+    "split",
+    "topologies",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    return getattr(import_module(f"coterie.{_HOME[name]}"), name)

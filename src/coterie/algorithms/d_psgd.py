@@ -1,0 +1,68 @@
+"""D-PSGD: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms? (NeurIPS 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from coterie.protocol import (
+    Exchange,
+    Facts,
+    ModelAlgorithm,
+    ModelState,
+    Node,
+    Params,
+    Presets,
+    Round,
+    average,
+)
+from coterie.topology import metropolis
+
+
+@dataclass(frozen=True)
+class DPSGD(ModelAlgorithm):
+    """Train locally, then mix with the neighbours.
+
+        y_i <- theta_i after local SGD
+        theta_i <- sum_j W_ij y_j                           over the neighbours and oneself
+
+    W is uniform, 1 / (degree + 1), or Metropolis, 1 / (1 + the larger degree) with the rest for oneself,
+    which is doubly stochastic on any undirected graph. A neighbour whose message is missing counts
+    as oneself (Metropolis) or is left out (uniform).
+
+    Differs from the paper: the original takes one gradient step per exchange, at the un-mixed point.
+    As in the papers that use it as a baseline (BlendDFL, DisPFL), a round here has whole local epochs.
+    """
+
+    mixing: Literal["uniform", "metropolis"] = "uniform"
+
+    facts = Facts(
+        paper="Lian et al. 2017",
+        measured="after_mixing",
+        communication="one model to each neighbour",
+        personal=False,
+    )
+    presets: ClassVar[Presets] = {
+        "blend-dfl": {
+            "training.epochs": 5,
+            "training.batch_size": 64,
+            "training.lr": 0.01,
+            "training.lr_decay": 0.998,
+            "training.weight_decay": 5e-4,
+            "training.clip": 10.0,
+        }
+    }
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        mine = node.train(state.params, **self.local_settings())
+        node.measure(after_local=mine)
+        inbox = yield Exchange(mine)
+        weights = None
+        if self.mixing == "metropolis":
+            weights = metropolis(node.graph, inbox.senders, node.ids[inbox.rows])
+        mixed: Params = average(mine, inbox, weights)
+        return ModelState(mixed)
+
+    def local_settings(self) -> dict[str, Any]:
+        """What a variant changes in local training."""
+        return {}

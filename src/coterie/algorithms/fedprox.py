@@ -1,0 +1,32 @@
+"""FedProx: Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.algorithms.fedavg import FedAvg
+from coterie.protocol import Facts, Node, Params
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg whose clients are pulled towards the model they received.
+
+        w_i <- w_i - lr (grad F_i(w_i) + mu (w_i - w))       with w as received this round
+
+    mu = 0 is FedAvg. Differs from the paper: no stragglers with partial work.
+    """
+
+    mu: float = 0.01
+
+    facts = Facts(
+        paper="Li et al. 2020",
+        measured="after_mixing",
+        communication="one model to and from each sampled client",
+        personal=False,
+        hub=True,
+    )
+
+    def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
+        return {"proximal": (self.mu, received)}

@@ -1,0 +1,53 @@
+"""Gossip FedAvg: federated averaging (McMahan et al., 2017) among neighbours, without a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Params, Round
+from coterie.protocol.trees import map_params, per_row
+
+
+@dataclass(frozen=True)
+class GossipFedAvg(ModelAlgorithm):
+    """Train locally, then average with the neighbours by numbers of samples.
+
+        y_i <- theta_i after local SGD
+        theta_i <- sum_j n_j y_j / sum_j n_j                over the neighbours and oneself
+
+    Each node sends n_i * y_i and n_i, so the receiver needs only the two sums, and the exchange could
+    be sealed.
+    """
+
+    facts = Facts(
+        paper="McMahan et al. 2017, decentralised",
+        measured="after_mixing",
+        communication="one model to each neighbour",
+        personal=False,
+        sealed=True,
+    )
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        mine = node.train(state.params)
+        node.measure(after_local=mine)
+        inbox = yield Exchange(weighted(mine, node))
+        return ModelState(weighted_mean(weighted(mine, node), cast(dict[str, Params], inbox.sum()), mine))
+
+
+def weighted(params: Params, node: Node) -> dict[str, Params]:
+    """Each row's model times its number of samples, and that number."""
+    n = node.n_samples.float()
+    return {"model": map_params(lambda p: p * per_row(n, p).to(p.device), params), "samples": {"n": n}}
+
+
+def weighted_mean(mine: dict[str, Params], received: dict[str, Params], otherwise: Params) -> Params:
+    """Mean of one's own weighted model and the received sum; `otherwise` where nobody has samples."""
+    if not received:
+        return otherwise
+    n = mine["samples"]["n"] + received["samples"]["n"]
+    mean = dict(otherwise)
+    for name, total in received["model"].items():
+        rows = per_row(n, total).to(total.device)
+        mean[name] = ((mine["model"][name] + total) / rows.clamp(min=1)).where(rows > 0, otherwise[name])
+    return mean

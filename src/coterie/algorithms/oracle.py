@@ -1,0 +1,33 @@
+"""Oracle: PPDL's upper baseline, which is told who belongs to whose cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.algorithms.random_gossip import RandomGossip
+from coterie.learning.selection import reachable
+from coterie.protocol import Facts, Links, Node
+
+
+@dataclass(frozen=True)
+class Oracle(RandomGossip):
+    """Random gossip restricted to the node's own true cluster.
+
+        G <- M nodes of one's own cluster, or all of them when there are fewer; then as random gossip
+
+    No real node could know the clusters: it shows what perfect selection would give.
+    """
+
+    facts = Facts(
+        paper="Listo Zec et al. 2023 (baseline)",
+        measured="after_local",
+        communication="one model from each of M peers",
+        sealed=True,
+        clusters=True,
+    )
+
+    def candidates(self, node: Node) -> Links:
+        everyone = reachable(node)
+        assert node.clusters is not None
+        same = node.clusters[node.ids[everyone.rows]] == node.clusters[everyone.ids]
+        return Links(everyone.rows[same], everyone.ids[same])

@@ -1,0 +1,61 @@
+"""Random gossip: the baseline of PPDL (Listo Zec et al., 2023) that learns from anyone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
+from coterie.learning.checkpointing import Best
+from coterie.learning.selection import choose, reachable
+from coterie.protocol import Algorithm, Facts, Links, Node, Params, Round, pull
+
+
+@dataclass(frozen=True)
+class PullState:
+    """The model, and the best one so far by validation loss."""
+
+    params: Params
+    best: Best
+
+
+@dataclass(frozen=True)
+class RandomGossip(Algorithm[PullState]):
+    """Pull the models of M random reachable nodes, average them with one's own, then train.
+
+        G <- M nodes drawn uniformly without replacement, or all when fewer are reachable
+        theta_i <- sum_{j in G + i} n_j theta_j / sum_{j in G + i} n_j
+        theta_i <- local training from theta_i
+
+    One local training phase precedes the first round. Where the experiment sets aside validation data, the
+    model that counts is the one with the lowest validation loss so far, as in PPDL.
+    """
+
+    peers: int = 3  # M
+
+    facts = Facts(
+        paper="Listo Zec et al. 2023 (baseline)",
+        measured="after_local",
+        communication="one model from each of M peers",
+        sealed=True,
+    )
+
+    def init(self, node: Node) -> PullState:
+        params = node.train(node.initial())
+        return PullState(params, Best.first(params, node))
+
+    def round(self, state: PullState, node: Node) -> Round[PullState]:
+        wanted = choose(node, self.candidates(node), self.peers)
+        mine = weighted(state.params, node)
+        inbox = yield from pull(mine, wanted, sealed=True)
+        mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
+        node.measure(after_mixing=mixed)
+        trained = node.train(mixed)
+        return PullState(trained, state.best.seen(trained, node))
+
+    def personal(self, state: PullState) -> Params:
+        return state.best.params
+
+    def candidates(self, node: Node) -> Links:
+        """From whom a node may learn."""
+        return reachable(node)

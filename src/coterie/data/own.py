@@ -1,0 +1,213 @@
+"""A user's own data: arrays to be partitioned, or data that already belong to peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from coterie.data.federation import Federation, Split
+from coterie.data.source import Column, Source, hold_out
+from coterie.errors import ConfigError, DataError
+from coterie.randomness import numpy_generator
+
+Pair = tuple[Tensor, Tensor]
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    x_test: Any = None,
+    y_test: Any = None,
+    columns: Mapping[str, Any] | None = None,
+    *,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    n_classes: int | None = None,
+    class_names: Sequence[str] = (),
+) -> Source:
+    """A source made of your own arrays or tensors, to be split among peers by any partition.
+
+    Labels may be whole numbers from 0, or names. Without a test set, `test_fraction` of the samples
+    is held out, evenly over the values of the first column, or over the labels. With a test set,
+    each column is a pair (train values, test values). Samples are cast to float32, not scaled.
+    """
+    if (x_test is None) != (y_test is None):
+        raise ConfigError("from_arrays: give both x_test and y_test, or neither")
+    features = _features(x)
+    labels, names = _labels(y, y_test)
+    names = tuple(class_names) or names
+    given = dict(columns or {})
+    if x_test is not None:
+        table = {name: _pair_of_columns(name, values) for name, values in given.items()}
+        parts = (features, labels[0], _features(x_test), labels[1])
+    else:
+        values = {name: np.asarray(column) for name, column in given.items()}
+        for name, column in values.items():
+            if len(column) != len(features):
+                raise DataError(f"column {name!r} has {len(column)} values for {len(features)} samples")
+        groups = next(iter(values.values()), labels[0].numpy())
+        held = hold_out(groups, test_fraction, numpy_generator(seed, "hold-out"))
+        table = {name: (column[~held], column[held]) for name, column in values.items()}
+        test, train = torch.from_numpy(held), torch.from_numpy(~held)
+        parts = (features[train], labels[0][train], features[test], labels[0][test])
+    for name, (train_values, test_values) in table.items():
+        if (len(train_values), len(test_values)) != (len(parts[1]), len(parts[3])):
+            raise DataError(
+                f"column {name!r} has {len(train_values)} + {len(test_values)} values for "
+                f"{len(parts[1])} training and {len(parts[3])} test samples"
+            )
+    classes = n_classes or max(len(names), *(int(part.max()) + 1 for part in labels if len(part)))
+    return Source(
+        *parts, n_classes=classes, class_names=names if len(names) == classes else (), columns=table
+    )
+
+
+def from_peers(
+    datasets: Sequence[Any],
+    *,
+    test_fraction: float = 0.2,
+    validation: float = 0.0,
+    seed: int = 0,
+    n_classes: int | None = None,
+    class_names: Sequence[str] = (),
+    common_test: Any = None,
+) -> Federation:
+    """The federation of peers that each bring their own data.
+
+    Each item is (x, y); (x_train, y_train, x_test, y_test); a `torch.utils.data.Dataset`; or a dict
+    with `train` and perhaps `validation` and `test`, each (x, y) or a Dataset. What a peer does not
+    bring is held out from its training data. `common_test` is a test set for all: (x, y) or Dataset.
+    """
+    if not len(datasets):
+        raise DataError("from_peers needs the data of at least one peer")
+    parts: list[list[Pair]] = [[], [], []]
+    for peer, item in enumerate(datasets):
+        rng = numpy_generator(seed, "hold-out", peer)
+        for target, part in zip(
+            parts, _three_parts(item, f"peer {peer}", test_fraction, validation, rng), strict=True
+        ):
+            target.append(part)
+    flat = [pair for part in parts for pair in part]
+    if common_test is not None:
+        flat.append(_pair(common_test, "common_test"))
+    shapes = {tuple(x.shape[1:]) for x, y in flat if len(y)}
+    if len(shapes) != 1:
+        raise DataError(f"all peers' samples must have one shape; these have {sorted(shapes)}")
+    filled = [pair for pair in flat if len(pair[1])]
+    x, y = torch.cat([x for x, _ in filled]), torch.cat([y for _, y in filled])
+    classes = n_classes or max(len(class_names), int(y.max()) + 1)
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, but there are {classes} classes")
+    sizes = [torch.tensor([len(labels) for _, labels in part]) for part in parts]
+    starts = np.cumsum([0, *(int(size.sum()) for size in sizes)])
+    train, held, test = (
+        Split.from_sizes(torch.arange(first, last), size)
+        for first, last, size in zip(starts, starts[1:], sizes, strict=False)
+    )
+    return Federation(
+        x=x,
+        y=y,
+        train=train,
+        validation=held,
+        test=test,
+        common_test=None if common_test is None else torch.arange(int(starts[-1]), len(y)),
+        n_classes=classes,
+        class_names=tuple(class_names) or tuple(map(str, range(classes))),
+    )
+
+
+def _three_parts(
+    item: Any, who: str, test_fraction: float, validation: float, rng: np.random.Generator
+) -> tuple[Pair, Pair, Pair]:
+    """(train, validation, test) of one peer, each stratified by label where it must be held out."""
+    given: dict[str, Any]
+    if isinstance(item, Mapping):
+        given = dict(item)
+        if "train" not in given or set(given) - {"train", "validation", "test"}:
+            raise ConfigError(
+                f"{who}: a dict needs 'train' and may have 'validation' and 'test', not {list(given)}"
+            )
+    elif isinstance(item, (tuple, list)) and len(item) == 4:
+        given = {"train": (item[0], item[1]), "test": (item[2], item[3])}
+    else:
+        given = {"train": item}
+    pairs = {name: _pair(value, f"{who}, {name}") for name, value in given.items()}
+    train = pairs["train"]
+    test = pairs.get("test")
+    if test is None:
+        train, test = _hold_out_pair(train, test_fraction, rng)
+    held = pairs.get("validation", (train[0][:0], train[1][:0]))
+    if validation > 0.0 and "validation" not in pairs:
+        train, held = _hold_out_pair(train, validation, rng)
+    if not len(train[1]) or not len(test[1]):
+        raise DataError(
+            f"{who} has {len(train[1])} training and {len(test[1])} test samples; it needs one of each"
+        )
+    return train, held, test
+
+
+def _hold_out_pair(pair: Pair, fraction: float, rng: np.random.Generator) -> tuple[Pair, Pair]:
+    x, y = pair
+    held = hold_out(y.numpy(), fraction, rng)
+    if not held.any() and len(y) > 1:  # every label occurs once: any sample will do
+        held[rng.integers(len(y))] = True
+    mask = torch.from_numpy(held)
+    return (x[~mask], y[~mask]), (x[mask], y[mask])
+
+
+def _pair(value: Any, who: str) -> Pair:
+    if isinstance(value, Dataset):
+        value = _read(value, who)
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ConfigError(f"{who}: expected (x, y), (x_train, y_train, x_test, y_test), a dict or a Dataset")
+    x, y = _features(value[0]), torch.as_tensor(np.asarray(value[1]))
+    if y.dim() != 1 or y.is_floating_point() or y.is_complex():
+        raise DataError(
+            f"{who}: labels must be one whole number per sample, not {y.dtype} of shape {tuple(y.shape)}"
+        )
+    if len(x) != len(y):
+        raise DataError(f"{who}: {len(x)} samples but {len(y)} labels")
+    return x, y.long()
+
+
+def _read(dataset: Dataset[Any], who: str) -> tuple[Tensor, Tensor]:
+    """All samples of a torch data set, which must yield (tensor or array, label)."""
+    iterable = isinstance(dataset, IterableDataset)
+    samples = iter(dataset) if iterable else (dataset[i] for i in range(len(dataset)))  # type: ignore[arg-type]
+    try:
+        pairs = [(torch.as_tensor(np.asarray(x), dtype=torch.float32), int(y)) for x, y in samples]
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{who}: the Dataset must yield (tensor, label) pairs of one shape: {error}"
+        ) from error
+    if not pairs:
+        raise DataError(f"{who}: the Dataset is empty")
+    return torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
+
+
+def _features(x: Any) -> Tensor:
+    tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    return tensor.to(torch.float32)
+
+
+def _labels(y: Any, y_test: Any) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Labels as int64, and the class names if the labels were names."""
+    arrays = [np.asarray(labels) for labels in (y, y_test) if labels is not None]
+    if all(np.issubdtype(labels.dtype, np.integer) for labels in arrays):
+        return [torch.from_numpy(labels.astype(np.int64)) for labels in arrays], ()
+    if any(np.issubdtype(labels.dtype, np.floating) for labels in arrays):
+        raise DataError("labels must be whole numbers or names, not floating-point numbers")
+    names, codes = np.unique(np.concatenate(arrays), return_inverse=True)
+    pieces = np.split(codes.astype(np.int64), [len(arrays[0])])[: len(arrays)]
+    return [torch.from_numpy(piece) for piece in pieces], tuple(map(str, names))
+
+
+def _pair_of_columns(name: str, values: Any) -> Column:
+    if not isinstance(values, (tuple, list)) or len(values) != 2:
+        raise ConfigError(f"column {name!r}: with a test set, give (train values, test values)")
+    return np.asarray(values[0]), np.asarray(values[1])

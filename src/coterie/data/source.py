@@ -1,0 +1,119 @@
+"""A data set before it is split among peers, and the catalogue of data sets by name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.errors import ConfigError, DataError
+from coterie.registry import Registry
+
+Column = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Normalised samples and labels. `columns` hold, per sample, what `natural(column)` splits by."""
+
+    x_train: Tensor  # (n_train, *shape) float32
+    y_train: Tensor  # (n_train,) int64
+    x_test: Tensor
+    y_test: Tensor
+    n_classes: int
+    class_names: tuple[str, ...] = ()
+    columns: dict[str, Column] = field(default_factory=dict)  # name -> (train values, test values)
+    own_tasks: bool = False  # every peer has a task of its own: only `natural` makes sense
+
+    def __post_init__(self) -> None:
+        if not self.class_names:
+            object.__setattr__(self, "class_names", tuple(map(str, range(self.n_classes))))
+        for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            if len(x) != len(y):
+                raise DataError(f"{part} data: {len(x)} samples but {len(y)} labels")
+            if x.dtype != torch.float32 or y.dtype != torch.int64:
+                raise DataError(
+                    f"{part} data must be float32 samples and int64 labels, not {x.dtype} and {y.dtype}; "
+                    "coterie.data.from_arrays converts them"
+                )
+            if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.n_classes:
+                raise DataError(
+                    f"{part} labels run from {int(y.min())} to {int(y.max())}; "
+                    f"{self.n_classes} classes need labels 0 to {self.n_classes - 1}"
+                )
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            raise DataError(
+                f"train samples have shape {tuple(self.x_train.shape[1:])}, "
+                f"test samples {tuple(self.x_test.shape[1:])}; they must be equal"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x_train.shape[1:])
+
+
+class DataSet(Protocol):
+    """What stands behind a name such as `mnist`: how to load it and what goes well with it."""
+
+    @property
+    def default_model(self) -> str: ...
+
+    @property
+    def default_partition(self) -> str: ...
+
+    @property
+    def needs_files(self) -> bool: ...
+
+    def load(self, data_dir: Path | None, peers: int, seed: int) -> Source: ...
+
+
+sources: Registry[DataSet] = Registry("data set")
+
+
+def load(data: str, *, data_dir: str | Path | None = None, peers: int, seed: int) -> Source:
+    """Load the data set that `data` names, such as `mnist` or `synthetic(0.5,0.5)`.
+
+    Files are looked for in `data_dir`, or in the folder that the environment variable COTERIE_DATA
+    names. Nothing is downloaded.
+    """
+    if peers < 1:
+        raise ConfigError(f"peers must be at least 1, not {peers}")
+    dataset = sources.build(data)
+    folder = data_dir if data_dir is not None else os.environ.get("COTERIE_DATA") or None
+    path = None if folder is None else Path(folder).expanduser()
+    if dataset.needs_files:
+        if path is None:
+            raise DataError(
+                f"data set {data!r} is read from files: set data_dir (or the environment variable "
+                "COTERIE_DATA) to the folder that holds them"
+            )
+        if not path.is_dir():
+            raise DataError(f"the data folder {path} does not exist; data set {data!r} is read from it")
+    return dataset.load(path, peers, seed)
+
+
+def scaled(images: NDArray[np.uint8], mean: float, std: float) -> Tensor:
+    """Bytes to float32: (value / 255 - mean) / std, without a second copy of the data."""
+    x = torch.from_numpy(images).float()
+    return x.mul_(1.0 / (255.0 * std)).sub_(mean / std)
+
+
+def hold_out(groups: NDArray[Any], fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Mark about `fraction` of each group for testing; a group of two or more keeps both parts."""
+    if not 0.0 < fraction < 1.0:
+        raise ConfigError(f"the test fraction must lie between 0 and 1, not {fraction}")
+    held = np.zeros(len(groups), dtype=bool)
+    _, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    shuffled = rng.permutation(len(groups))
+    order = shuffled[np.argsort(codes[shuffled], kind="stable")]
+    rank = np.arange(len(groups)) - np.repeat(np.cumsum(counts) - counts, counts)
+    wanted = np.clip(np.rint(fraction * counts), np.minimum(1, counts - 1), np.maximum(counts - 1, 0))
+    held[order] = rank < np.repeat(wanted, counts)
+    return held

@@ -1,0 +1,45 @@
+"""Every error that Coterie raises on purpose.
+
+    CoterieError
+    ├── ConfigError          what the user asked for is unknown, malformed or contradictory
+    ├── DataError            a data file is missing or corrupt, or the data cannot be split as asked
+    ├── TopologyError        the requested graph does not exist
+    ├── ContractError        an algorithm breaks the rules of `coterie.protocol`
+    │   └── SealedError      a sealed inbox was asked for something other than its sum or count
+    ├── DivergedError        a loss became NaN or infinite
+    └── RunFolderError       a run folder exists, is damaged, or cannot be written
+
+Each message says what was wrong, where, and what to do about it.
+"""
+
+
+class CoterieError(Exception):
+    """Base of all errors below; the command line prints its message and no traceback."""
+
+
+class ConfigError(CoterieError):
+    """What the user asked for is unknown, malformed or contradictory."""
+
+
+class DataError(CoterieError):
+    """A data file is missing or corrupt, or the data cannot be split as asked."""
+
+
+class TopologyError(CoterieError):
+    """The requested graph does not exist."""
+
+
+class ContractError(CoterieError):
+    """An algorithm breaks the rules of the protocol."""
+
+
+class SealedError(ContractError):
+    """A sealed inbox was asked for something other than its sum or count."""
+
+
+class DivergedError(CoterieError):
+    """A loss became NaN or infinite; the records up to that round are intact."""
+
+
+class RunFolderError(CoterieError):
+    """A run folder exists, is damaged, or cannot be written."""

@@ -1,0 +1,95 @@
+"""`coterie.simulate`: the Python entry point. Names as on the command line, or your own objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coterie.algorithms import algorithms
+from coterie.data import Federation, Partition
+from coterie.errors import ConfigError
+from coterie.experiments.config import resolve
+from coterie.experiments.prepare import Objects
+from coterie.experiments.running import Observer, Run, resume, run
+from coterie.experiments.schema import OWN_OBJECT
+from coterie.protocol import Algorithm
+
+
+def simulate(
+    algorithm: str | Algorithm[Any] = "local",
+    data: Any = "digits",
+    model: str | nn.Module | Callable[..., nn.Module] | None = None,
+    partition: str | Partition | None = None,
+    topology: Any = None,
+    peers: int | None = None,
+    rounds: int = 20,
+    seed: int = 0,
+    *,
+    run_dir: str | Path | None = None,
+    resume_from: str | Path | None = None,
+    observer: Observer | None = None,
+    **sections: Any,
+) -> Run:
+    """Simulate peers that learn from each other, and return what they learned.
+
+    algorithm: a name such as "d-psgd" or "random-gossip(3)", or an Algorithm.
+    data: a name, `from_arrays(...)`, `from_peers(...)`, or a list with one data set per peer.
+    model: a name, "file.py:Class", an nn.Module, or a class or function that makes one.
+    topology: a name, a networkx graph, a list of pairs, or an adjacency array.
+    run_dir: a new folder for records, checkpoints and the result; default: keep nothing.
+    resume_from: the folder of an interrupted run; pass the same objects again, names are read from it.
+    sections: `training={"lr": 0.1}`, `settings=...`, `splitting=...`, `evaluation=...`,
+        `execution=...`, `faults=...`, as in an experiment's TOML file.
+    """
+    objects = Objects(
+        algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
+        data=None if isinstance(data, str) else data,
+        model=None if isinstance(model, str) else model,
+        partition=None if isinstance(partition, str) else partition,
+        topology=None if isinstance(topology, str) else topology,
+    )
+    if resume_from is not None:
+        return resume(Path(resume_from), objects=objects, observer=observer)
+    table: dict[str, Any] = {
+        "algorithm": _name_of(algorithm) if objects.algorithm is not None else algorithm,
+        "settings": objects.algorithm.settings() if objects.algorithm is not None else {},
+        "data": OWN_OBJECT if objects.data is not None else data,
+        "model": OWN_OBJECT if objects.model is not None else model,
+        "partition": OWN_OBJECT if objects.partition is not None else partition,
+        "topology": OWN_OBJECT if objects.topology is not None else topology,
+        "peers": peers if peers is not None else _peers_of(data),
+        "rounds": rounds,
+        "seed": seed,
+    }
+    for key, value in sections.items():
+        table[key] = {**table[key], **value} if isinstance(table.get(key), dict) else value
+    experiment = resolve(table)
+    return run(
+        experiment,
+        objects=objects,
+        run_dir=None if run_dir is None else Path(os.fspath(run_dir)),
+        observer=observer,
+    )
+
+
+def _name_of(algorithm: Any) -> str:
+    """The catalogue name of an algorithm object; one's own class is registered under its class name."""
+    cls = type(algorithm)
+    for name in algorithms:
+        if algorithms[name] is cls:
+            return name
+    name = cls.__name__
+    if name in algorithms:
+        raise ConfigError(f"your class {name} has the name of an algorithm in the catalogue; rename it")
+    algorithms.register(name)(cls)
+    return name
+
+
+def _peers_of(data: Any) -> int | None:
+    if isinstance(data, Federation):
+        return data.peers
+    return len(data) if isinstance(data, (list, tuple)) else None

@@ -1,0 +1,172 @@
+"""From an experiment's text, or from a user's own objects, to data, model, topology and algorithm."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie.data import Federation, Partition, Source, from_peers, load, split
+from coterie.errors import ConfigError, DataError
+from coterie.experiments.config import build_algorithm, is_file_reference
+from coterie.experiments.schema import OWN_OBJECT, Experiment
+from coterie.learning import check_module
+from coterie.models import build
+from coterie.models.user_file import load_module
+from coterie.protocol import Algorithm
+from coterie.randomness import digest
+from coterie.topology import Churn, Loss, Topology, make
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What a user passed as Python objects instead of names; None: use the experiment's text."""
+
+    algorithm: Algorithm[Any] | None = None
+    data: Any = None  # Federation, Source, or one data set per peer
+    model: nn.Module | Callable[..., nn.Module] | None = None
+    partition: Partition | None = None
+    topology: Any = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a simulation needs."""
+
+    algorithm: Algorithm[Any]
+    federation: Federation
+    module: nn.Module
+    topology: Topology
+    own_module: Callable[[int], nn.Module] | None  # set when every node has its own initial weights
+
+
+def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
+    """Load and build; everything that can be wrong with an experiment is found here."""
+    objects = objects or Objects()
+    algorithm = objects.algorithm or build_algorithm(experiment)
+    topology = _topology(experiment, objects)
+    _check_topology(experiment, algorithm, topology)
+    federation = _federation(experiment, objects)
+    if algorithm.facts.clusters and federation.clusters is None:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} must be told the true clusters, and partition "
+            f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
+        )
+    module = _module(experiment, objects, federation, experiment.seed)
+    check_module(module)
+    device = _device(experiment.execution.device)
+    federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
+    own = None
+    if experiment.init == "independent":
+
+        def own(node: int) -> nn.Module:
+            return _module(experiment, objects, federation, digest(experiment.seed, "own-init", node))
+
+    return Prepared(algorithm, federation, module, topology, own)
+
+
+def federation_of(experiment: Experiment) -> Federation:
+    """Only the data of an experiment, split among its peers."""
+    return _federation(experiment, Objects())
+
+
+def _topology(experiment: Experiment, objects: Objects) -> Topology:
+    given = experiment.topology if objects.topology is None else objects.topology
+    topology = (
+        given if isinstance(given, Topology) else make(given, peers=experiment.peers, seed=experiment.seed)
+    )
+    if experiment.faults.churn:
+        topology = Churn(topology, experiment.faults.churn, experiment.seed)
+    if experiment.faults.loss:
+        topology = Loss(topology, experiment.faults.loss, experiment.seed)
+    return topology
+
+
+def _check_topology(experiment: Experiment, algorithm: Algorithm[Any], topology: Topology) -> None:
+    if algorithm.facts.hub and topology.hub is None:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} goes through a hub and needs topology 'star', "
+            f"not {experiment.topology!r}"
+        )
+    needs_symmetric = algorithm.facts.symmetric_only or algorithm.settings().get("mixing") == "metropolis"
+    if needs_symmetric and topology.directed:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} as set needs links that go both ways, and topology "
+            f"{experiment.topology!r} is directed; use one such as ring or random-regular(4)"
+        )
+
+
+def _federation(experiment: Experiment, objects: Objects) -> Federation:
+    data = objects.data
+    if data is None and is_file_reference(experiment.data):
+        data = _call_user_data(experiment.data, experiment.peers, experiment.seed)
+    if data is None:
+        data = load(
+            experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
+        )
+    if isinstance(data, Source):
+        data = split(
+            data,
+            objects.partition or experiment.partition,
+            peers=experiment.peers,
+            seed=experiment.seed,
+            validation=experiment.splitting.validation,
+            samples_per_peer=experiment.splitting.samples_per_peer,
+            test_samples_per_peer=experiment.splitting.test_samples_per_peer,
+            common_test_samples=experiment.evaluation.global_samples,
+        )
+    elif not isinstance(data, Federation):
+        data = from_peers(data, validation=experiment.splitting.validation, seed=experiment.seed)
+    if data.peers != experiment.peers:
+        raise DataError(
+            f"the data has {data.peers} peers but the experiment {experiment.peers}; set peers = {data.peers}"
+        )
+    return data
+
+
+def _call_user_data(reference: str, peers: int, seed: int) -> Any:
+    """The user's `load(peers, seed)`: a Source, a Federation, or one data set per peer."""
+    file, _, name = reference.rpartition(":")
+    function = getattr(load_module(Path(file)), name, None)
+    if not callable(function):
+        raise ConfigError(f"data {reference!r}: {file} defines no function {name}")
+    try:
+        data = function(peers, seed)
+    except Exception as error:
+        raise DataError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
+    if not isinstance(data, (Source, Federation, Sequence)):
+        raise DataError(
+            f"{name} in {file} returned {type(data).__name__}; return coterie.from_arrays(...) for data to "
+            "be partitioned, or a list with one data set per peer"
+        )
+    return data
+
+
+def _module(experiment: Experiment, objects: Objects, federation: Federation, seed: int) -> nn.Module:
+    model = objects.model
+    if isinstance(model, nn.Module):
+        if experiment.init == "independent":
+            raise ConfigError(
+                "init 'independent' needs a model class or name, not a module that already has weights"
+            )
+        return model
+    return build(
+        experiment.model if model is None else model, federation.shape, federation.n_classes, seed=seed
+    )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"execution.device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+__all__ = ["OWN_OBJECT", "Objects", "Prepared", "federation_of", "prepare"]

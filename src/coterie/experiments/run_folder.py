@@ -1,0 +1,228 @@
+"""A run as a folder: config, environment, append-only records, a checkpoint, the result.
+
+    config.toml             the experiment with all its defaults filled in
+    environment.json        versions, machine, and the executor that was chosen
+    metrics.csv             a line for each round and peer
+    rounds.csv              a line for each round: seconds, messages, bytes
+    links.csv               a line for each message: who sent how many bytes to whom, and did it arrive
+    diagnostics.jsonl       what the algorithm recorded, a line for each round and quantity
+    checkpoint.safetensors  the state after the last saved round
+    result.json             written at the end
+
+Rounds and peers count from 0. Lines of rounds after the checkpoint are dropped when a run is resumed, so
+that an interrupted run leaves the same records as one that was not.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.errors import RunFolderError
+from coterie.experiments.config import load_toml, resolve
+from coterie.experiments.history import COLUMNS, History, Measurement, measurement_of
+from coterie.experiments.schema import Experiment
+from coterie.learning import cores
+from coterie.simulation import POINTS, RoundRecord, write_atomically
+
+_MEASURES = [f"{column}_{point}" for column in COLUMNS for point in POINTS]
+_HEADERS = {
+    "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES],
+    "rounds.csv": ["round", "seconds", "messages", "bytes"],
+    "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
+}
+_MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
+
+
+class RunFolder:
+    """Writes and reads one run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, Any] = {}
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, experiment: Experiment, executor: str) -> RunFolder:
+        """Make a new folder; one that already holds something is never touched."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunFolderError(
+                f"{path} exists already; choose another folder, or continue that run with --resume {path}"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot make the folder {path}: {error.strerror}") from None
+        folder = cls(path)
+        environment = json.dumps(_environment(executor), indent=2)
+        write_atomically(path / "environment.json", environment.encode())
+        write_atomically(path / "config.toml", experiment.to_toml().encode())
+        return folder
+
+    def experiment(self) -> Experiment:
+        if not (self.path / "config.toml").is_file():
+            raise RunFolderError(f"{self.path} is not a run folder: it has no config.toml")
+        return resolve(load_toml(self.path / "config.toml"))
+
+    def executor(self) -> str:
+        return str(self._json("environment.json")["executor"])
+
+    def result(self) -> dict[str, Any] | None:
+        return self._json("result.json") if (self.path / "result.json").is_file() else None
+
+    def append(self, record: RoundRecord) -> None:
+        """Add one round to the records."""
+        messages = sum(len(traffic.senders) for traffic in record.traffic)
+        volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
+        self._write("metrics.csv", _metric_lines(record))
+        self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume]])
+        if messages <= _MOST_LINKS:
+            self._write("links.csv", _link_lines(record))
+        for name, values in record.diagnostics.items():
+            entry = {"round": record.round, "name": name, "values": values.tolist()}
+            self._file("diagnostics.jsonl").write(json.dumps(entry) + "\n")
+
+    def flush(self) -> None:
+        """Make sure that the records so far are on the disk."""
+        for name, file in self._files.items():
+            try:
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise RunFolderError(f"cannot write {self.path / name}: {error.strerror}") from None
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_atomically(self.path / "result.json", json.dumps(result, indent=2).encode())
+
+    def cut(self, round: int) -> History:
+        """Drop the records from `round` on, and return what the others say."""
+        history = History()
+        rows: dict[int, list[dict[str, str]]] = {}
+        for line in self._rewrite_csv("metrics.csv", round):
+            rows.setdefault(int(line["round"]), []).append(line)
+        history.seconds = [float(line["seconds"]) for line in self._rewrite_csv("rounds.csv", round)]
+        list(self._rewrite_csv("links.csv", round))
+        self._rewrite_diagnostics(round)
+        for number, lines in sorted(rows.items()):
+            measured = _measurement(number, lines)
+            if measured.values:
+                history.measurements.append(measured)
+        return history
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            value: dict[str, Any] = json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{self.path / name} cannot be read: {error}") from None
+        return value
+
+    def _file(self, name: str) -> Any:
+        if name not in self._files:
+            path = self.path / name
+            new = not path.exists() or path.stat().st_size == 0
+            try:
+                self._files[name] = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+            except OSError as error:
+                raise RunFolderError(f"cannot write {path}: {error.strerror}") from None
+            if new and name in _HEADERS:
+                self._files[name].write(",".join(_HEADERS[name]) + "\n")
+        return self._files[name]
+
+    def _write(self, name: str, lines: Iterable[Iterable[object]]) -> None:
+        file = self._file(name)
+        try:
+            file.writelines(",".join(map(str, line)) + "\n" for line in lines)
+            file.flush()
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {self.path / name}: {error.strerror}; the last checkpoint is intact"
+            ) from None
+
+    def _rewrite_csv(self, name: str, round: int) -> list[dict[str, str]]:
+        path = self.path / name
+        if not path.exists():
+            return []
+        with open(path, newline="", encoding="utf-8") as file:
+            kept = [
+                line
+                for line in csv.DictReader(file)
+                if None not in line.values() and line["round"].isdigit() and int(line["round"]) < round
+            ]
+        lines = [",".join(_HEADERS[name]), *(",".join(line[key] for key in _HEADERS[name]) for line in kept)]
+        write_atomically(path, ("\n".join(lines) + "\n").encode())
+        return kept
+
+    def _rewrite_diagnostics(self, round: int) -> None:
+        path = self.path / "diagnostics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["round"] < round:
+                    kept.append(line + "\n")
+            except ValueError:  # a line cut short by a crash
+                continue
+        write_atomically(path, "".join(kept).encode())
+
+
+def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:
+    measured = measurement_of(record)
+    columns = [measured.get(column, point) for column in COLUMNS for point in POINTS]
+    values = [[""] * len(record.online) if column is None else _texts(column) for column in columns]
+    losses, online = _texts(record.train_loss), record.online.int().tolist()
+    for peer in range(len(online)):
+        yield [record.round, peer, online[peer], losses[peer], *(value[peer] for value in values)]
+
+
+def _texts(values: torch.Tensor) -> list[str]:
+    return ["" if value != value else repr(value) for value in values.tolist()]  # NaN: not measured
+
+
+def _link_lines(record: RoundRecord) -> Iterable[tuple[object, ...]]:
+    for slot, traffic in enumerate(record.traffic):
+        columns = (traffic.senders, traffic.receivers, traffic.bytes, traffic.delivered.int())
+        for line in zip(*(column.tolist() for column in columns), strict=True):
+            yield (record.round, slot, *line)
+
+
+def _measurement(round: int, lines: list[dict[str, str]]) -> Measurement:
+    values = {}
+    for column in COLUMNS:
+        for point in POINTS:
+            texts = [line[f"{column}_{point}"] for line in lines]
+            if any(texts):
+                values[column, point] = torch.tensor(
+                    [float(text) if text else float("nan") for text in texts]
+                )
+    return Measurement(round, values)
+
+
+def _environment(executor: str) -> dict[str, Any]:
+    return {
+        "executor": executor,
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "coterie": version("coterie"),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": cores(),
+    }

@@ -1,0 +1,213 @@
+"""Runs an experiment from start, or from its last checkpoint, to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from coterie.errors import RunFolderError
+from coterie.experiments.history import History, distribution
+from coterie.experiments.prepare import Objects, Prepared, prepare
+from coterie.experiments.run_folder import RunFolder
+from coterie.experiments.schema import Experiment
+from coterie.learning import Executor, ExecutorName, Workers, pinned_threads
+from coterie.protocol import Params, Point
+from coterie.simulation import (
+    RoundRecord,
+    Simulation,
+    Totals,
+    fastest_executor,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+
+@dataclass
+class Run:
+    """A finished run: accuracies over time, the models, who learned from whom."""
+
+    experiment: Experiment
+    history: History
+    totals: Totals
+    point: Point  # where the algorithm's paper measures
+    executor: str
+    params: Params = field(repr=False)  # the personal models, stacked over peers
+    clusters: Tensor | None = None
+    run_dir: Path | None = None
+
+    @property
+    def peers(self) -> int:
+        return self.experiment.peers
+
+    @property
+    def personal_accuracy(self) -> Tensor:
+        """(peers,) in the last round, at the algorithm's own point."""
+        return self.accuracy_over_time()[-1]
+
+    def accuracy_over_time(self, point: Point | None = None) -> Tensor:
+        """(measured rounds, peers); the rounds are `history.rounds`."""
+        return self.history.accuracy(point or self.point)
+
+    def model(self, peer: int) -> dict[str, Tensor]:
+        """One peer's personal model as a state dict for `module.load_state_dict(..., strict=False)`."""
+        return {name: value[peer].clone() for name, value in self.params.items()}
+
+    @property
+    def models(self) -> list[dict[str, Tensor]]:
+        """Every peer's personal model, as `model`."""
+        return [self.model(peer) for peer in range(self.peers)]
+
+    @property
+    def graph(self) -> Tensor:
+        """(peers, peers): how many models (or shares) each row's peer received from each column's."""
+        nodes = len(self.totals.bytes_sent)
+        dense = torch.zeros(nodes, nodes, dtype=torch.long)
+        dense[self.totals.links // nodes, self.totals.links % nodes] = self.totals.link_messages
+        return dense[: self.peers, : self.peers]
+
+    def result(self) -> dict[str, Any]:
+        """The run as plain data: what `--json` prints."""
+        e, sent = self.experiment, self.totals.bytes_sent[: self.peers].double()
+        return {
+            "algorithm": e.algorithm,
+            "settings": dict(e.settings),
+            "data": e.data,
+            "model": e.model,
+            "partition": e.partition,
+            "topology": e.topology,
+            "peers": e.peers,
+            "rounds": len(self.history.seconds),
+            "seed": e.seed,
+            "point": self.point,
+            "personal_accuracy": distribution(self.history.last("accuracy", self.point)),
+            "personal_accuracy_after_local": distribution(self.history.last("accuracy", "after_local")),
+            "personal_accuracy_after_mixing": distribution(self.history.last("accuracy", "after_mixing")),
+            "global_accuracy": distribution(self.history.last("global_accuracy", self.point)),
+            "bytes_sent_per_peer": float(sent.mean()),
+            "bytes_sent_busiest": float(self.totals.bytes_sent.max()),
+            "executor": self.executor,
+            "seconds": sum(self.history.seconds),
+            "seconds_per_round": sum(self.history.seconds) / max(1, len(self.history.seconds)),
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+        }
+
+
+Observer = Callable[[RoundRecord, History], None]
+
+
+def run(
+    experiment: Experiment,
+    *,
+    objects: Objects | None = None,
+    run_dir: Path | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
+    return _Runner(experiment, prepare(experiment, objects), observer).start(run_dir)
+
+
+def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
+    """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
+    folder = RunFolder(run_dir)
+    experiment = folder.experiment()
+    return _Runner(experiment, prepare(experiment, objects), observer).go_on(folder)
+
+
+@dataclass
+class _Runner:
+    experiment: Experiment
+    prepared: Prepared
+    observer: Observer | None
+
+    def start(self, run_dir: Path | None) -> Run:
+        with self._workers() as workers, pinned_threads(workers.count):
+            name = self._executor_name(workers)
+            folder = None if run_dir is None else RunFolder.create(run_dir, self.experiment, name)
+            return self._play(self._simulation(name, workers), History(), folder)
+
+    def go_on(self, folder: RunFolder) -> Run:
+        with self._workers() as workers, pinned_threads(workers.count):
+            name = cast(ExecutorName, folder.executor())
+            simulation = self._simulation(name, workers)
+            if folder.checkpoint.exists():
+                notes = load_checkpoint(folder.checkpoint, simulation)
+                if notes["executor"] != name:
+                    raise RunFolderError(
+                        f"{folder.path}: the checkpoint was made by executor {notes['executor']!r}"
+                    )
+            return self._play(simulation, folder.cut(simulation.round), folder)
+
+    def _workers(self) -> Workers:
+        return Workers(self.experiment.execution.workers)
+
+    def _executor_name(self, workers: Workers) -> ExecutorName:
+        asked = self.experiment.execution.executor
+        if asked != "auto":
+            return asked
+        p = self.prepared
+        return fastest_executor(p.module, p.federation, self.experiment.training, workers)
+
+    def _simulation(self, executor: ExecutorName, workers: Workers) -> Simulation:
+        e, p = self.experiment, self.prepared
+        return Simulation(
+            algorithm=p.algorithm,
+            federation=p.federation,
+            module=p.module,
+            topology=p.topology,
+            training=e.training,
+            executor=Executor(executor, p.module, workers),
+            seed=e.seed,
+            rounds=e.rounds,
+            own_module=p.own_module,
+            local_buffers=e.batchnorm == "local",
+        )
+
+    def _play(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
+        e = self.experiment
+        saved = time.monotonic()
+        try:
+            while simulation.round < e.rounds:
+                record = simulation.step(
+                    evaluate=e.evaluates(simulation.round),
+                    evaluate_global=e.evaluates_globally(simulation.round),
+                )
+                history.add(record)
+                if folder is not None:
+                    folder.append(record)
+                    if (
+                        simulation.round == e.rounds
+                        or time.monotonic() - saved >= e.execution.checkpoint_seconds
+                    ):
+                        self._save(simulation, folder)
+                        saved = time.monotonic()
+                if self.observer is not None:
+                    self.observer(record, history)
+        finally:
+            if folder is not None:
+                folder.close()
+        return self._finished(simulation, history, folder)
+
+    def _save(self, simulation: Simulation, folder: RunFolder) -> None:
+        folder.flush()  # the records must not be behind the checkpoint
+        save_checkpoint(folder.checkpoint, simulation, {"executor": simulation.executor.name})
+
+    def _finished(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
+        finished = Run(
+            experiment=self.experiment,
+            history=history,
+            totals=simulation.totals,
+            point=self.prepared.algorithm.facts.measured,
+            executor=simulation.executor.name,
+            params={name: value.cpu() for name, value in simulation.personal().items()},
+            clusters=self.prepared.federation.clusters,
+            run_dir=None if folder is None else folder.path,
+        )
+        if folder is not None:
+            folder.finish(finished.result())
+        return finished

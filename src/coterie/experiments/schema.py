@@ -1,0 +1,107 @@
+"""The schema of an experiment. Needs no PyTorch, so that mistakes are found before the slow imports."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field
+
+from coterie.training import Training
+
+OWN_OBJECT = "own"
+"""How a config names data, a model or a topology that was passed as a Python object."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Splitting(Section):
+    """How much data each peer gets."""
+
+    validation: float = Field(
+        default=0.0, ge=0, lt=1, description="fraction of each peer's training data set aside"
+    )
+    samples_per_peer: int | None = Field(
+        None, ge=1, description="at most so many training samples for each peer"
+    )
+    test_samples_per_peer: int | None = Field(default=None, ge=1, description="test samples of each peer")
+
+
+class EvaluationPlan(Section):
+    """When models are measured."""
+
+    every: int | None = Field(
+        None, ge=1, description="measure every so many rounds; default: about 50 times in a run"
+    )
+    global_accuracy: Literal["last", "always", "never"] = Field(
+        default="last", description="on the common test set"
+    )
+    global_samples: int = Field(default=1000, ge=0, description="size of the common, class-balanced test set")
+
+
+class Execution(Section):
+    """How the simulator computes; none of it changes the results beyond rounding."""
+
+    executor: Literal["auto", "stacked", "looped"] = "auto"
+    workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
+    device: str = "cpu"
+    checkpoint_seconds: float = Field(
+        default=10.0, ge=0, description="at most one checkpoint in so many seconds"
+    )
+
+
+class Faults(Section):
+    """What goes wrong on purpose."""
+
+    churn: float = Field(default=0.0, ge=0, lt=1, description="probability that a peer sits out a round")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="probability that a message is lost")
+
+
+class Experiment(Section):
+    """Everything that determines a run. The same names work as flags, in TOML and in Python."""
+
+    algorithm: str = "local"
+    settings: dict[str, Any] = Field(default_factory=dict, description="the algorithm's hyper-parameters")
+    preset: str | None = Field(default=None, description="a named set of the algorithm's hyper-parameters")
+    data: str = "digits"
+    data_dir: str | None = Field(default=None, description="folder of data files; default: COTERIE_DATA")
+    model: str = ""
+    partition: str = ""
+    topology: str = ""
+    peers: int = Field(default=20, ge=1)
+    rounds: int = Field(default=20, ge=1)
+    seed: int = Field(default=0, ge=0)
+    init: Literal["same", "independent"] = Field(
+        "same", description="do all peers start from the same weights?"
+    )
+    batchnorm: Literal["average", "local"] = Field(
+        "average", description="running statistics: mix them or keep them"
+    )
+    training: Training = Training()
+    splitting: Splitting = Splitting()
+    evaluation: EvaluationPlan = EvaluationPlan()
+    execution: Execution = Execution()
+    faults: Faults = Faults()
+
+    def evaluates(self, round: int) -> bool:
+        """Whether a round is measured: the first, the last, and every so many between."""
+        every = self.evaluation.every or max(1, self.rounds // 50)
+        return round in (0, self.rounds - 1) or (round + 1) % every == 0
+
+    def evaluates_globally(self, round: int) -> bool:
+        plan = self.evaluation.global_accuracy
+        return plan == "always" or (plan == "last" and round == self.rounds - 1)
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null: what is left out is None."""
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }

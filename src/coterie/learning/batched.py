@@ -1,0 +1,145 @@
+"""Forward and backward passes of many rows' models at once: three ways, one interface.
+
+- StackedLayers: a Sequential of linear layers becomes batched matrix products, and weight gradients
+  stay factored. The fast path for small dense models.
+- Vmapped: any module, batched by torch.func.vmap. The general fallback.
+- OneByOne: the user's module itself, one row at a time. Best for convolutions.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import ConfigError
+from coterie.learning.updates import Gradients
+from coterie.protocol.node import Batch, Loss
+from coterie.protocol.trees import Params
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class BatchedModel(Protocol):
+    """One architecture, applied to stacked parameters."""
+
+    one_by_one: bool  # takes a single row at a time, and batches without padding
+
+    def logits(self, params: Params, x: Tensor) -> Tensor:
+        """(rows, n, classes) in evaluation mode, from x (rows, n, ...)."""
+
+    def gradients(
+        self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
+    ) -> tuple[Tensor, Gradients]:
+        """(rows,) losses and the gradients of the named parameters; updates buffers in `params`."""
+
+
+def model_tree(module: nn.Module) -> Params:
+    """A module's parameters and floating-point buffers, one row, copied.
+
+    Integer buffers (`num_batches_tracked`) are never averaged, so they are left out.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: value.detach().clone()[None] for name, value in named if value.is_floating_point()}
+
+
+def trainable_names(module: nn.Module) -> tuple[str, ...]:
+    return tuple(name for name, value in module.named_parameters() if value.requires_grad)
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuse what cannot be right in any executor."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None:
+            raise ConfigError(
+                f"layer {name!r} has BatchNorm momentum=None (a cumulative average), which depends on a "
+                "counter that peers cannot average; give it a number such as 0.1"
+            )
+
+
+class OneByOne:
+    """Runs the user's module itself on one row; each worker thread has its own copy."""
+
+    one_by_one = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._local = threading.local()
+        self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
+
+    def logits(self, params: Params, x: Tensor) -> Tensor:
+        module = self._bound(params)
+        module.eval()
+        with torch.no_grad():
+            return _as_logits(module(x[0]))[None]
+
+    def gradients(
+        self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
+    ) -> tuple[Tensor, Gradients]:
+        module = self._bound(params)
+        module.train()
+        if self._has_batch_norm and batch.y.shape[1] == 1:
+            # One sample has no variance: normalise it with the running statistics.
+            for layer in module.modules():
+                if isinstance(layer, BATCH_NORMS):
+                    layer.eval()
+        named = dict(module.named_parameters())
+        losses = loss(_as_logits(module(batch.x[0]))[None], batch)
+        found = torch.autograd.grad(losses.sum(), [named[name] for name in only], allow_unused=True)
+        return losses.detach(), {name: g[None] for name, g in zip(only, found, strict=True) if g is not None}
+
+    def _bound(self, params: Params) -> nn.Module:
+        """This thread's module, whose parameters and buffers share the memory of row 0 of `params`."""
+        module: nn.Module | None = getattr(self._local, "module", None)
+        if module is None:
+            module = self._local.module = copy.deepcopy(self._module)
+            self._local.slots = {
+                name: value
+                for name, value in [*module.named_parameters(), *module.named_buffers()]
+                if value.is_floating_point()
+            }
+        for name, slot in self._local.slots.items():
+            slot.data = params[name][0]
+        return module
+
+
+class Vmapped:
+    """Any module, batched over rows by torch.func.vmap."""
+
+    one_by_one = False
+
+    def __init__(self, module: nn.Module) -> None:
+        self._training = copy.deepcopy(module).train()
+        self._evaluating = copy.deepcopy(module).eval()
+
+    @staticmethod
+    def supports(module: nn.Module) -> bool:
+        """BatchNorm is left out: padding would enter its statistics."""
+        return not any(isinstance(layer, (*BATCH_NORMS, nn.Dropout)) for layer in module.modules())
+
+    def logits(self, params: Params, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._forward(self._evaluating, params, x)
+
+    def gradients(
+        self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
+    ) -> tuple[Tensor, Gradients]:
+        leaves = {name: p.detach().requires_grad_(name in only) for name, p in params.items()}
+        losses = loss(self._forward(self._training, leaves, batch.x), batch)
+        found = torch.autograd.grad(losses.sum(), [leaves[name] for name in only], allow_unused=True)
+        return losses.detach(), {name: g for name, g in zip(only, found, strict=True) if g is not None}
+
+    def _forward(self, module: nn.Module, params: Params, x: Tensor) -> Tensor:
+        def call(row: Params, inputs: Tensor) -> Tensor:
+            return _as_logits(torch.func.functional_call(module, row, (inputs,)))
+
+        return torch.func.vmap(call)(params, x)
+
+
+def _as_logits(output: Tensor) -> Tensor:
+    if output.dim() != 2:
+        raise ConfigError(f"the model must return (batch, classes) logits, not shape {tuple(output.shape)}")
+    return output

@@ -1,0 +1,219 @@
+"""Runs local work of many rows: cut into tasks, each a chunk of rows through ALL its local steps.
+
+Two executors: *stacked* trains a chunk of rows at once, small enough for its parameters to stay in
+cache; *looped* trains one row after another. Both spread their tasks over the worker threads. The
+cut depends on the model and the rows alone, never on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from coterie.data import Federation, Split
+from coterie.errors import ConfigError
+from coterie.learning.batched import BatchedModel, OneByOne, Vmapped, trainable_names
+from coterie.learning.batches import draw_batches, local_steps
+from coterie.learning.settings import LocalWork
+from coterie.learning.stacked import StackedLayers
+from coterie.learning.updates import Gradients, clipped
+from coterie.learning.workers import Workers
+from coterie.protocol.node import Batch, Loss
+from coterie.protocol.trees import Params, row_bytes
+from coterie.randomness import Stream
+
+ExecutorName: TypeAlias = Literal["stacked", "looped"]
+
+_CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
+_FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
+_FEWEST_TASKS = 4  # leave something for every worker when there are few rows
+
+
+def batched_model(module: nn.Module, executor: ExecutorName) -> BatchedModel:
+    """The way to run this module under this executor."""
+    if executor == "looped":
+        return OneByOne(module)
+    if StackedLayers.supports(module):
+        assert isinstance(module, nn.Sequential)
+        return StackedLayers(module)
+    if Vmapped.supports(module):
+        return Vmapped(module)
+    raise ConfigError(
+        "executor 'stacked' cannot run this model (BatchNorm or Dropout in a module that is not a plain "
+        "Sequential of linear layers); use executor 'looped'"
+    )
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Part of a pass over each row's samples: logits of some rows on some of their samples."""
+
+    rows: Tensor  # (k,) positions in the rows asked for
+    columns: slice  # which of each row's samples
+    logits: Tensor  # (k, width, classes)
+    y: Tensor  # (k, width)
+    present: Tensor  # (k, width) 1 for samples, 0 for padding
+
+
+class Executor:
+    """Local training and evaluation for one architecture."""
+
+    def __init__(self, name: ExecutorName, module: nn.Module, workers: Workers) -> None:
+        self.name = name
+        self.workers = workers
+        self.trainable = trainable_names(module)
+        self._model = batched_model(module, name)
+
+    def train(
+        self,
+        params: Params,
+        federation: Federation,
+        rows: Tensor,
+        stream: Stream,
+        work: LocalWork,
+        loss: Loss,
+        only: tuple[str, ...],
+    ) -> tuple[Params, Tensor]:
+        """New parameters of all rows after the given rows trained, and each row's mean loss.
+
+        The loss is NaN for rows that took no step. `stream` and `work.epochs` are over ALL rows.
+        """
+        n_samples = federation.train.sizes
+        steps = local_steps(n_samples, work)[rows]
+        order = torch.argsort(steps, descending=True, stable=True)
+        order = order[steps[order] > 0]
+        result = {name: value.clone() for name, value in params.items()}
+        losses = torch.full((len(n_samples),), float("nan"))
+
+        def task(chunk: Tensor) -> None:
+            chosen = rows[chunk]
+            job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk])
+            own = {name: value.index_select(0, chosen) for name, value in params.items()}
+            losses[chosen] = job.run(own)
+            for name, value in own.items():
+                result[name][chosen] = value
+
+        self.workers.map(task, order.split(self._chunk_rows(params, len(order))))
+        return result, losses
+
+    def visit(
+        self, params: Params, federation: Federation, split: Split, rows: Tensor, see: Callable[[Visit], None]
+    ) -> None:
+        """Show `see` the logits of params' row k on the samples of federation row rows[k], for all k.
+
+        `see` is called from worker threads, for disjoint parts.
+        """
+        sizes = split.sizes[rows]
+        order = torch.argsort(sizes, descending=True, stable=True)
+        order = order[sizes[order] > 0]
+        features = max(1, federation.x[:1].numel() * 4)
+        per_task = max(1, _FORWARD_BYTES // features)  # samples
+        if self._model.one_by_one:
+            chunks = list(order.split(1))
+        else:
+            chunk_rows = self._chunk_rows(params, len(order))
+            widest = int(sizes.max()) if len(sizes) else 1
+            chunks = list(order.split(max(1, min(chunk_rows, per_task // max(1, widest)))))
+
+        def task(chunk: Tensor) -> None:
+            own = {name: value.index_select(0, chunk) for name, value in params.items()}
+            width = int(sizes[chunk].max())
+            stride = max(1, per_task // len(chunk))
+            for start in range(0, width, stride):
+                columns = torch.arange(start, min(start + stride, width))
+                present = columns < sizes[chunk][:, None]
+                place = split.offsets[rows[chunk]][:, None] + torch.where(present, columns, 0)
+                index = split.index[place]
+                x, y = _gather(federation, index)
+                see(
+                    Visit(
+                        chunk,
+                        slice(start, start + len(columns)),
+                        self._model.logits(own, x),
+                        y,
+                        present.float(),
+                    )
+                )
+
+        self.workers.map(task, chunks)
+
+    def visit_common(
+        self, params: Params, federation: Federation, index: Tensor, see: Callable[[Visit], None]
+    ) -> None:
+        """Like `visit`, with the same samples for every row."""
+        rows = torch.arange(len(next(iter(params.values()))))
+        everyone = Split(index.repeat(1), torch.tensor([0, len(index)]))
+        self.visit(params, federation, everyone, torch.zeros_like(rows), see)
+
+    def _chunk_rows(self, params: Params, rows: int) -> int:
+        if self._model.one_by_one:
+            return 1
+        in_cache = _CACHE_BYTES // max(1, row_bytes(dict(params)))
+        return max(1, min(in_cache, -(-rows // _FEWEST_TASKS)))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Local training of one chunk of rows, sorted by falling number of steps."""
+
+    model: BatchedModel
+    federation: Federation
+    rows: Tensor
+    stream: Stream
+    work: LocalWork
+    loss: Loss
+    only: tuple[str, ...]
+    steps: Tensor
+
+    def run(self, params: Params) -> Tensor:
+        """Train in place; returns the mean loss over the steps of each row."""
+        split = self.federation.train
+        own_stream = Stream(self.stream.key, self.stream.round, self.stream.ids[self.rows])
+        batch_size = self.work.training.batch_size
+        batches = draw_batches(own_stream, split.sizes[self.rows], self.steps, batch_size)
+        pool = split.index[split.offsets[self.rows][:, None, None] + batches.index]
+        memory = self.work.update.begin({name: params[name] for name in self.only}, self.rows)
+        total, taken = (
+            torch.zeros(len(self.rows)),
+            (self.steps[:, None] > torch.arange(int(self.steps[0]))).sum(0),
+        )
+        active = -1
+        for step in range(int(self.steps[0])):
+            if int(taken[step]) != active:  # rows with fewer steps are at the end: drop them
+                active = int(taken[step])
+                now = {name: value[:active] for name, value in params.items()}
+                kept = {key: {n: v[:active] for n, v in tree.items()} for key, tree in memory.items()}
+            batch = self._batch(
+                pool[:active, step], batches.index[:active, step], batches.sizes[:active, step]
+            )
+            losses = torch.zeros(active)
+
+            def gradient(batch: Batch = batch, now: Params = now, losses: Tensor = losses) -> Gradients:
+                found, gradients = self.model.gradients(now, batch, self.loss, self.only)
+                losses.copy_(found)
+                clip = self.work.training.clip
+                return clipped(gradients, clip) if clip else gradients
+
+            self.work.update.step(now, kept, gradient, self.work.lr, step)
+            total[:active] += losses
+        return torch.nan_to_num(total / self.steps, nan=float("inf"))  # NaN is kept for 'took no step'
+
+    def _batch(self, pool: Tensor, index: Tensor, sizes: Tensor) -> Batch:
+        present = None
+        if self.model.one_by_one:
+            size = int(sizes[0])
+            pool, index = pool[:, :size], index[:, :size]
+        elif int(sizes.min()) < index.shape[1]:
+            present = (torch.arange(index.shape[1]) < sizes[:, None]).float().to(self.federation.x.device)
+        x, y = _gather(self.federation, pool)
+        return Batch(x, y, self.rows[: len(pool)], index, present)
+
+
+def _gather(federation: Federation, index: Tensor) -> tuple[Tensor, Tensor]:
+    flat = index.flatten().to(federation.x.device)
+    x = federation.x.index_select(0, flat).view(*index.shape, *federation.x.shape[1:])
+    return x, federation.y.index_select(0, flat).view(index.shape)

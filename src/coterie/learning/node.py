@@ -1,0 +1,188 @@
+"""The nodes that a process hosts: implements `coterie.protocol.Node` on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.data import Federation, Split
+from coterie.errors import ContractError, DivergedError
+from coterie.learning.batched import model_tree
+from coterie.learning.executor import Executor, Visit
+from coterie.learning.losses import cross_entropy, sample_cross_entropy
+from coterie.learning.settings import LocalWork
+from coterie.models import head_names
+from coterie.protocol.node import Loss, Scores
+from coterie.protocol.trees import Params
+from coterie.randomness import Stream, shared_stream, stream
+from coterie.topology import Graph
+from coterie.training import Training
+
+
+@dataclass
+class LearningNode:
+    """Rows of nodes with their data, their model and an executor.
+
+    federation: data of exactly these rows, in the order of `ids`; a hub's row has no samples.
+    """
+
+    ids: Tensor
+    federation: Federation
+    module: nn.Module
+    executor: Executor
+    training: Training
+    seed: int
+    rounds: int
+    hub: int | None = None
+    clusters: Tensor | None = None
+    own_module: Callable[[int], nn.Module] | None = None  # node id -> its own initial model
+
+    round: int = -1
+    evaluating: bool = False
+    graph: Graph = field(default_factory=lambda: Graph.from_links(0, torch.empty(0), torch.empty(0)))
+    online: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    shown: dict[str, Params] = field(default_factory=dict)
+    recorded: dict[str, Tensor] = field(default_factory=dict)
+    train_loss: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __post_init__(self) -> None:
+        self.head = head_names(self.module)
+        self.body = tuple(name for name in model_tree(self.module) if name not in self.head)
+        self.buffers = tuple(name for name in self.body if name not in dict(self.module.named_parameters()))
+
+    def begin(self, round: int, graph: Graph, online: Tensor, *, evaluating: bool = False) -> None:
+        """Start a round; `online` is over these rows. Round -1 is the time before the first round."""
+        self.round, self.graph, self.online, self.evaluating = round, graph, online, evaluating
+        self.shown, self.recorded = {}, {}
+        self.train_loss = torch.full((self.rows,), float("nan"))
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+    @property
+    def n_samples(self) -> Tensor:
+        return self.federation.train.sizes
+
+    @property
+    def is_hub(self) -> Tensor:
+        return torch.zeros(self.rows, dtype=torch.bool) if self.hub is None else self.ids == self.hub
+
+    def initial(self) -> Params:
+        if self.own_module is None:
+            return {
+                name: value.expand(self.rows, *value.shape[1:]).clone().to(self.federation.x.device)
+                for name, value in model_tree(self.module).items()
+            }
+        trees = [model_tree(self.own_module(int(node))) for node in self.ids]
+        return {
+            name: torch.cat([tree[name] for tree in trees]).to(self.federation.x.device) for name in trees[0]
+        }
+
+    def train(
+        self,
+        params: Params,
+        *,
+        loss: Loss | None = None,
+        only: tuple[str, ...] | None = None,
+        active: Tensor | None = None,
+        **settings: Any,
+    ) -> Params:
+        work = LocalWork.resolve(self.training, self.round, settings)
+        names = self.executor.trainable
+        if only is not None:
+            names = tuple(name for name in names if name in only)
+        taking_part = self.online if active is None else self.online & active
+        chosen = taking_part.nonzero().flatten()
+        if not names or not len(chosen):
+            return params
+        result, losses = self.executor.train(
+            params, self.federation, chosen, self.rng(work.stream), work, loss or cross_entropy, names
+        )
+        self._check_finite(losses)
+        self.train_loss = torch.where(losses.isnan(), self.train_loss, losses)
+        return result
+
+    def predict(self, params: Params, split: str = "train", rows: Tensor | None = None) -> Tensor:
+        part, rows = self._split(split), self._all_rows(rows)
+        width = int(part.sizes[rows].max()) if len(rows) else 0
+        result = torch.zeros(len(rows), width, self.federation.n_classes, device=self.federation.x.device)
+
+        def see(visit: Visit) -> None:
+            result[visit.rows, visit.columns] = visit.logits * visit.present[..., None].to(result.device)
+
+        self.executor.visit(params, self.federation, part, rows, see)
+        return result
+
+    def samples_mask(self, split: str = "train", rows: Tensor | None = None) -> Tensor:
+        sizes = self._split(split).sizes[self._all_rows(rows)]
+        return (torch.arange(int(sizes.max()) if len(sizes) else 0) < sizes[:, None]).float()
+
+    def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
+        part, rows = self._split(split), self._all_rows(rows)
+        return self._score(
+            len(rows), lambda see: self.executor.visit(params, self.federation, part, rows, see)
+        )
+
+    def evaluate_common(self, params: Params) -> Scores | None:
+        """Each row's model on the common test set, where there is one."""
+        index = self.federation.common_test
+        if index is None:
+            return None
+        rows = len(next(iter(params.values())))
+        return self._score(rows, lambda see: self.executor.visit_common(params, self.federation, index, see))
+
+    def rng(self, purpose: str) -> Stream:
+        return stream(self.seed, purpose, self.round, self.ids)
+
+    def shared_rng(self, purpose: str) -> Stream:
+        return shared_stream(self.seed, purpose, self.round)
+
+    def measure(self, *, after_local: Params | None = None, after_mixing: Params | None = None) -> None:
+        for point, params in (("after_local", after_local), ("after_mixing", after_mixing)):
+            if params is not None:
+                self.shown[point] = params
+
+    def record(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            if len(value) != self.rows:
+                raise ContractError(
+                    f"record({name}=...) needs one entry per row ({self.rows}), not {len(value)}"
+                )
+            self.recorded[name] = value.detach()
+
+    def _split(self, name: str) -> Split:
+        if name not in ("train", "validation", "test"):
+            raise ContractError(f"there is no split {name!r}; use train, validation or test")
+        split: Split = getattr(self.federation, name)
+        return split
+
+    def _all_rows(self, rows: Tensor | None) -> Tensor:
+        return torch.arange(self.rows) if rows is None else rows
+
+    def _score(self, rows: int, visit_all: Callable[[Callable[[Visit], None]], None]) -> Scores:
+        right, loss, count = torch.zeros(rows), torch.zeros(rows), torch.zeros(rows)
+
+        def see(visit: Visit) -> None:
+            correct = (visit.logits.argmax(-1) == visit.y).cpu() * visit.present
+            entropy = sample_cross_entropy(visit.logits, visit.y).cpu() * visit.present
+            right[visit.rows] += correct.sum(1)
+            loss[visit.rows] += entropy.sum(1)
+            count[visit.rows] += visit.present.sum(1)
+
+        visit_all(see)
+        return Scores(right / count, loss / count)  # 0 / 0 is NaN: no data
+
+    def _check_finite(self, losses: Tensor) -> None:
+        bad = losses.isinf()
+        if bool(bad.any()):
+            peers = self.ids[bad].tolist()
+            shown = ", ".join(map(str, peers[:5])) + (", ..." if len(peers) > 5 else "")
+            raise DivergedError(
+                f"the loss of peer {shown} became NaN or infinite in round {self.round}; "
+                "try a smaller training.lr or set training.clip"
+            )

@@ -1,0 +1,44 @@
+"""One call of `node.train`: the experiment's settings and what the algorithm changes in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from coterie.learning.updates import SGD, Adam, Proximal, Update
+from coterie.training import Training
+
+
+def optimiser(training: Training) -> Update:
+    """The rule that turns gradients into steps."""
+    if training.optimizer == "adam":
+        return Adam(weight_decay=training.weight_decay)
+    return SGD(momentum=training.momentum, weight_decay=training.weight_decay)
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """One call of `node.train`, resolved: the settings, and what the algorithm added."""
+
+    training: Training
+    update: Update
+    lr: float
+    stream: str = "batches"
+    epochs: Tensor | None = None  # (rows,) uneven compute
+
+    @classmethod
+    def resolve(cls, training: Training, round: int, settings: dict[str, Any]) -> LocalWork:
+        """Combine the experiment's settings with an algorithm's overrides."""
+        settings = dict(settings)
+        update, stream = settings.pop("update", None), settings.pop("stream", "batches")
+        uneven = settings["epochs"] if isinstance(settings.get("epochs"), Tensor) else None
+        if uneven is not None:
+            del settings["epochs"]
+        mu, anchor = settings.pop("proximal", (0.0, None))
+        merged = Training(**{**vars(training), **settings})
+        rule = update or optimiser(merged)
+        if mu:
+            rule = Proximal(mu, anchor, rule)
+        return cls(merged, rule, merged.lr_at(round), stream, uneven)

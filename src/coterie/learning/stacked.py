@@ -1,0 +1,133 @@
+"""The fast path for small dense models: linear layers of many rows as batched matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coterie.learning.updates import Gradients, Outer
+from coterie.protocol.node import Batch, Loss
+from coterie.protocol.trees import Params
+
+_ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Identity)
+
+
+@dataclass
+class _Tape:
+    """What the backward pass needs: each linear layer's inputs and outputs, in order."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+
+
+class StackedLayers:
+    """A Sequential of Flatten, Linear, BatchNorm1d and elementwise layers, for many rows at once.
+
+    Gradients flow to the OUTPUT of each linear layer only; with its inputs that is the weight
+    gradient in factored form (see `Outer`).
+    """
+
+    one_by_one = False
+
+    def __init__(self, module: nn.Sequential) -> None:
+        self._layers = list(module.named_children())
+
+    @staticmethod
+    def supports(module: nn.Module) -> bool:
+        """True for a plain Sequential of layers that have a batched form."""
+        if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
+            return False
+        return all(
+            isinstance(layer, (nn.Linear, *_ELEMENTWISE))
+            or (isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim == -1)
+            or (isinstance(layer, nn.BatchNorm1d) and layer.affine and layer.track_running_stats)
+            for layer in module
+        )
+
+    def logits(self, params: Params, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for name, layer in self._layers:
+                if isinstance(layer, nn.Linear):
+                    x = _linear(params, name, x)
+                elif isinstance(layer, nn.BatchNorm1d):
+                    x = _normalise(layer, params, name, x, *_running(params, name))
+                else:
+                    x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
+            return x
+
+    def gradients(
+        self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
+    ) -> tuple[Tensor, Gradients]:
+        tape = _Tape({}, {})
+        leaves = dict(params)
+        losses = loss(self._forward(leaves, batch, tape, frozenset(only)), batch)
+        direct = [name for name in only if leaves[name] is not params[name]]
+        wanted = [*tape.outputs.values(), *(leaves[name] for name in direct)]
+        found = torch.autograd.grad(losses.sum(), wanted)
+        gradients: Gradients = dict(zip(direct, found[len(tape.outputs) :], strict=True))
+        for (name, inputs), delta in zip(tape.inputs.items(), found, strict=False):
+            if f"{name}.weight" in only:
+                gradients[f"{name}.weight"] = Outer(delta, inputs)
+            if f"{name}.bias" in only:
+                gradients[f"{name}.bias"] = delta.sum(1)
+        return losses.detach(), gradients
+
+    def _forward(self, leaves: Params, batch: Batch, tape: _Tape, only: frozenset[str]) -> Tensor:
+        x = batch.x
+        for name, layer in self._layers:
+            if isinstance(layer, nn.Linear):
+                tape_inputs = x.detach()
+                x = _linear(leaves, name, x)
+                if {f"{name}.weight", f"{name}.bias"} & only:
+                    if not x.requires_grad:
+                        x.requires_grad_()
+                    tape.inputs[name], tape.outputs[name] = tape_inputs, x
+            elif isinstance(layer, nn.BatchNorm1d):
+                statistics = _batch_statistics(layer, leaves, name, x, batch.present)
+                for key in (f"{name}.weight", f"{name}.bias"):
+                    if key in only:
+                        leaves[key] = leaves[key].detach().requires_grad_()
+                x = _normalise(layer, leaves, name, x, *statistics)
+            else:
+                x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
+        return x
+
+
+def _linear(params: Params, name: str, x: Tensor) -> Tensor:
+    weight = params[f"{name}.weight"].transpose(1, 2)
+    bias = params.get(f"{name}.bias")
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+
+
+def _running(params: Params, name: str) -> tuple[Tensor, Tensor]:
+    return params[f"{name}.running_mean"], params[f"{name}.running_var"]
+
+
+def _normalise(
+    layer: nn.BatchNorm1d, params: Params, name: str, x: Tensor, mean: Tensor, var: Tensor
+) -> Tensor:
+    scale = params[f"{name}.weight"] * torch.rsqrt(var + layer.eps)
+    return torch.addcmul((params[f"{name}.bias"] - mean * scale)[:, None], x, scale[:, None])
+
+
+def _batch_statistics(
+    layer: nn.BatchNorm1d, params: Params, name: str, x: Tensor, present: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(rows, features) mean and variance of each row's batch without padding; updates the running ones.
+
+    A row whose batch has one sample is normalised with its running statistics instead.
+    """
+    if present is None:
+        present = x.new_ones(x.shape[:2])
+    count, weight = present.sum(1, keepdim=True), present[..., None]
+    mean = (x * weight).sum(1) / count
+    var = ((x - mean[:, None]).square() * weight).sum(1) / count
+    running_mean, running_var = _running(params, name)
+    several = count > 1
+    with torch.no_grad():
+        rate = (layer.momentum or 0.0) * several
+        running_mean.add_(rate * (mean - running_mean))
+        running_var.add_(rate * (var * count / (count - 1).clamp(min=1) - running_var))
+    return torch.where(several, mean, running_mean), torch.where(several, var, running_var)

@@ -1,0 +1,172 @@
+"""Update rules: how one mini-batch changes the parameters of many rows at once.
+
+A rule may ask for the gradient several times within a step; it is always taken at the current values
+of `params`. Rules work in place on copies that the executor owns. They are written for tensors
+(rows, ...) and serve the looped executor with one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from coterie.protocol.trees import Params, per_row
+
+Memory: TypeAlias = dict[str, Params]
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A linear layer's weight gradient as a product of its two factors, never multiplied out.
+
+    The update W - lr * delta^T inputs is then one fused matrix product, and the norm comes from two
+    small Gram matrices: no tensor of the size of the weights is written.
+    """
+
+    delta: Tensor  # (rows, batch, out)
+    inputs: Tensor  # (rows, batch, in)
+
+    def dense(self) -> Tensor:
+        return torch.bmm(self.delta.transpose(1, 2), self.inputs)
+
+    def squared_norm(self) -> Tensor:
+        gram = torch.bmm(self.delta, self.delta.transpose(1, 2))
+        return (gram * torch.bmm(self.inputs, self.inputs.transpose(1, 2))).sum((1, 2))
+
+    def scaled(self, factors: Tensor) -> Outer:
+        return Outer(self.delta * per_row(factors, self.delta), self.inputs)
+
+
+Gradients: TypeAlias = dict[str, "Tensor | Outer"]
+
+
+def add_(target: Tensor, gradient: Tensor | Outer, alpha: float, beta: float = 1.0) -> None:
+    """target <- beta * target + alpha * gradient."""
+    if isinstance(gradient, Outer):
+        target.baddbmm_(gradient.delta.transpose(1, 2), gradient.inputs, beta=beta, alpha=alpha)
+    else:
+        if beta != 1.0:
+            target.mul_(beta)
+        target.add_(gradient, alpha=alpha)
+
+
+def dense(gradient: Tensor | Outer) -> Tensor:
+    return gradient.dense() if isinstance(gradient, Outer) else gradient
+
+
+def scaled(gradients: Gradients, factors: Tensor) -> Gradients:
+    """Each row's gradient times that row's factor."""
+    return {
+        name: g.scaled(factors) if isinstance(g, Outer) else g * per_row(factors, g)
+        for name, g in gradients.items()
+    }
+
+
+def norm(gradients: Gradients) -> Tensor:
+    """(rows,) L2 norm over all parameters of each row."""
+    squares = [
+        g.squared_norm() if isinstance(g, Outer) else g.square().flatten(1).sum(1) for g in gradients.values()
+    ]
+    return torch.stack(squares).sum(0).clamp(min=0).sqrt()
+
+
+def clipped(gradients: Gradients, largest: float) -> Gradients:
+    """Each row's gradient scaled down to at most that L2 norm."""
+    norms = norm(gradients)
+    if bool((norms <= largest).all()):
+        return gradients
+    return scaled(gradients, (largest / (norms + 1e-6)).clamp(max=1.0))
+
+
+class Update(Protocol):
+    """A rule for one step of local training."""
+
+    def begin(self, params: Params, rows: Tensor) -> Memory:
+        """What the rule remembers during one call of `train`; `rows` are the node's rows in `params`."""
+
+    def step(
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+    ) -> None:
+        """Change `params` in place; `number` counts the steps from 0."""
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD computes it."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def begin(self, params: Params, rows: Tensor) -> Memory:
+        return (
+            {"velocity": {name: torch.zeros_like(p) for name, p in params.items()}} if self.momentum else {}
+        )
+
+    def step(
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+    ) -> None:
+        for name, g in gradient().items():
+            p = params[name]
+            if self.momentum:
+                velocity = memory["velocity"][name]
+                add_(velocity, g, 1.0, beta=self.momentum)
+                velocity.add_(p, alpha=self.weight_decay)
+                p.sub_(velocity, alpha=lr)
+            else:
+                add_(p, g, -lr, beta=1.0 - lr * self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba), with L2 weight decay added to the gradient, as torch.optim.Adam computes it."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def begin(self, params: Params, rows: Tensor) -> Memory:
+        return {key: {name: torch.zeros_like(p) for name, p in params.items()} for key in ("first", "second")}
+
+    def step(
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+    ) -> None:
+        correction1, correction2 = 1 - self.beta1 ** (number + 1), 1 - self.beta2 ** (number + 1)
+        for name, factored in gradient().items():
+            p, first, second = params[name], memory["first"][name], memory["second"][name]
+            g = dense(factored)
+            if self.weight_decay:
+                g = g.add(p, alpha=self.weight_decay)
+            first.lerp_(g, 1 - self.beta1)
+            second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+            scale = (second / correction2).sqrt_().add_(self.epsilon)
+            p.addcdiv_(first, scale, value=-lr / correction1)
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """Adds mu * (w - anchor) to the gradient of another rule: FedProx's pull towards a fixed model."""
+
+    mu: float
+    anchor: Params  # stacked over all rows of the node
+    inner: Update
+
+    def begin(self, params: Params, rows: Tensor) -> Memory:
+        anchors = {name: self.anchor[name].index_select(0, rows) for name in params}
+        return {**self.inner.begin(params, rows), "anchor": anchors}
+
+    def step(
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+    ) -> None:
+        def pulled() -> Gradients:
+            anchors = memory["anchor"]
+            return {
+                name: dense(g).add(params[name] - anchors[name], alpha=self.mu)
+                for name, g in gradient().items()
+            }
+
+        self.inner.step(params, memory, pulled, lr, number)

@@ -1,0 +1,11 @@
+"""The papers' networks, each with its exact parameter count, and users' own `nn.Module`s.
+
+Every network returns raw logits: distillation needs them, and cross entropy is stabler on them.
+"""
+
+from coterie.models import blend, dense, emnist, ppdl, resnet  # noqa: F401  (fill the catalogue)
+from coterie.models.catalogue import Architecture, models
+from coterie.models.construction import build
+from coterie.models.split import body_names, count_parameters, head_names
+
+__all__ = ["Architecture", "body_names", "build", "count_parameters", "head_names", "models"]

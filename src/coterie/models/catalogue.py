@@ -1,0 +1,49 @@
+"""The catalogue of networks, and what their constructors say about inputs they cannot take.
+
+A catalogue entry such as `mlp(64)` is an architecture: a function of the input shape and the number
+of classes. So the name alone configures a network, and the data set decides its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from coterie.errors import ConfigError
+from coterie.registry import Registry
+
+Shape = tuple[int, ...]
+Architecture = Callable[[Shape, int], nn.Module]
+"""(input shape without the batch axis, number of classes) -> network that returns logits."""
+
+models: Registry[Architecture] = Registry("model")
+
+
+def written(shape: Shape) -> str:
+    """A shape as people write it: 3x32x32."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def wrong_input(name: str, takes: str, shape: Shape) -> ConfigError:
+    """The error for a network on data of another shape."""
+    return ConfigError(
+        f"model {name!r} takes {takes}, but the data has inputs of shape {written(shape)}; "
+        f"mlr and mlp take any shape"
+    )
+
+
+def image_size(name: str, shape: Shape, *, smallest: int) -> tuple[int, int, int]:
+    """Channels, height and width, or an error if the inputs are not images or are too small."""
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        takes = f"images (channels, height, width) of at least {smallest}x{smallest} pixels"
+        raise wrong_input(name, takes, shape)
+    channels, height, width = shape
+    return channels, height, width
+
+
+def at_least_one(name: str, argument: str, value: int) -> int:
+    """The value, or an error that names the argument."""
+    if value < 1:
+        raise ConfigError(f"model {name!r}: {argument} must be at least 1, not {value}")
+    return value

@@ -1,0 +1,36 @@
+"""The contract between algorithms and whatever runs them; no I/O."""
+
+from coterie.protocol.algorithm import Algorithm, Facts, ModelAlgorithm, ModelState, Point, Presets, Round
+from coterie.protocol.averaging import average
+from coterie.protocol.exchange import Exchange, Links
+from coterie.protocol.hub import from_hub, sample_clients, to_hub
+from coterie.protocol.inbox import Inbox, Parcel, SealedInbox
+from coterie.protocol.node import Batch, Loss, Node, Scores
+from coterie.protocol.pull import pull
+from coterie.protocol.trees import Params, Tree
+
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "Exchange",
+    "Facts",
+    "Inbox",
+    "Links",
+    "Loss",
+    "ModelAlgorithm",
+    "ModelState",
+    "Node",
+    "Params",
+    "Parcel",
+    "Point",
+    "Presets",
+    "Round",
+    "Scores",
+    "SealedInbox",
+    "Tree",
+    "average",
+    "from_hub",
+    "pull",
+    "sample_clients",
+    "to_hub",
+]

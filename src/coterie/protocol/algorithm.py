@@ -1,0 +1,81 @@
+"""The contract of an algorithm: a round is a generator over rows.
+
+An algorithm is a frozen dataclass of hyper-parameters. Its `round` yields Exchanges, is sent an Inbox
+for each, and returns the new state. It does no I/O, changes nothing in place, and knows only what a
+node may know, so that one definition runs in the simulator, on a cluster and between real peers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+from coterie.protocol.exchange import Exchange
+from coterie.protocol.inbox import Inbox
+from coterie.protocol.node import Node
+from coterie.protocol.trees import Params
+
+StateT = TypeVar("StateT")
+Round: TypeAlias = Generator[Exchange, Inbox, StateT]
+Point: TypeAlias = Literal["after_local", "after_mixing"]
+Presets: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a user should know about an algorithm before choosing it."""
+
+    paper: str
+    measured: Point  # the point of the round at which its paper evaluates
+    communication: str  # per round
+    personal: bool = True  # each node keeps a model of its own; False: all seek one model
+    hub: bool = False  # needs the topology `star`
+    directed: bool = False  # made for directed links
+    sealed: bool = False  # uses only sums of others' models
+    symmetric_only: bool = False  # needs links that go both ways
+    clusters: bool = False  # needs to be told the true clusters
+
+
+@dataclass(frozen=True)
+class Algorithm(Generic[StateT]):
+    """Base of all algorithms. Subclasses are frozen dataclasses whose fields are the hyper-parameters."""
+
+    facts: ClassVar[Facts]
+    presets: ClassVar[Presets] = {}
+    """Named settings such as a paper's values; keys are fields or `training.<setting>`."""
+
+    def init(self, node: Node) -> StateT:
+        """The state before the first round: a dataclass of tensors with a leading axis of rows."""
+        raise NotImplementedError
+
+    def round(self, state: StateT, node: Node) -> Round[StateT]:
+        """One round, as a generator."""
+        raise NotImplementedError
+
+    def personal(self, state: StateT) -> Params:
+        """The model that each node would use, which is evaluated on the node's own test data."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """The hyper-parameters by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """The state of algorithms that keep one model per node."""
+
+    params: Params
+
+
+@dataclass(frozen=True)
+class ModelAlgorithm(Algorithm[ModelState]):
+    """An algorithm whose whole state is one model per node."""
+
+    def init(self, node: Node) -> ModelState:
+        return ModelState(node.initial())
+
+    def personal(self, state: ModelState) -> Params:
+        return state.params

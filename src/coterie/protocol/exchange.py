@@ -1,0 +1,45 @@
+"""What a round yields: a payload for other nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coterie.protocol.trees import Tree
+
+
+@dataclass(frozen=True)
+class Links:
+    """Pairs of a row of this process and the id of another node, in any order."""
+
+    rows: Tensor  # (links,) positions in node.ids
+    ids: Tensor  # (links,) global node ids
+
+    @classmethod
+    def none(cls) -> Links:
+        return cls(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Send each row's payload and receive an Inbox.
+
+    payload: a tree of tensors with a leading axis of rows; each receiver gets its sender's row.
+    to: who receives; None means the out-edges of this round's topology.
+    sealed: receivers learn the sum of what was sent to them and the number of senders, no more.
+    expect: whom each row expects to hear from, for drivers that must know when to stop waiting;
+        None means the in-edges of this round's topology when `to` is None, else unknown.
+    counted: False for messages that serve only the measurement, such as handing the hub's model to
+        every client for evaluation; they are always delivered and not part of the byte count.
+    """
+
+    payload: Tree = field(default_factory=dict)
+    to: Links | None = None
+    sealed: bool = False
+    expect: Links | None = None
+    counted: bool = True

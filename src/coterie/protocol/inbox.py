@@ -1,0 +1,163 @@
+"""What a round receives back for an Exchange: the messages of other nodes, for all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from coterie.errors import SealedError
+from coterie.protocol.exchange import Links
+from coterie.protocol.trees import Tree, map_tree, per_row, row_bytes, take
+
+_MAP_CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Messages whose payloads are rows of one stacked tree."""
+
+    payload: Tree  # (source rows, ...)
+    source: Tensor  # (messages,) row of the payload
+    rows: Tensor  # (messages,) row that receives it
+    senders: Tensor  # (messages,) global id of the sender
+
+
+class Inbox:
+    """The messages that reached this process's rows in one exchange.
+
+    `senders` and `rows` are aligned: message m came from node `senders[m]` to row `rows[m]`. Weights
+    and the results of `map` have that order too. Absent peers are simply not there.
+    """
+
+    sealed = False
+
+    def __init__(self, parcels: Sequence[Parcel], n_rows: int, lost: Tensor | None = None) -> None:
+        self._parcels = tuple(parcels)
+        self._n_rows = n_rows
+        self.lost = torch.zeros(n_rows, dtype=torch.long) if lost is None else lost
+        """(rows,): how many of the messages that each row SENT did not arrive."""
+
+    @cached_property
+    def senders(self) -> Tensor:
+        """(messages,) ids of the senders."""
+        return torch.cat([parcel.senders for parcel in self._parcels] or [torch.empty(0, dtype=torch.long)])
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """(messages,) rows that received them."""
+        return torch.cat([parcel.rows for parcel in self._parcels] or [torch.empty(0, dtype=torch.long)])
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(rows,) number of messages that each row received."""
+        return self._counts()
+
+    def _counts(self) -> Tensor:
+        counts = torch.zeros(self._n_rows, dtype=torch.long)
+        for parcel in self._parcels:
+            counts += torch.bincount(parcel.rows, minlength=self._n_rows)
+        return counts
+
+    @property
+    def links(self) -> Links:
+        """The senders as addresses, to answer them."""
+        return Links(self.rows, self.senders)
+
+    def sum(self, weights: Tensor | None = None) -> Tree:
+        """Sum of the payloads that each row received, each message times its weight (default 1)."""
+        total: Tree | None = None
+        for parcel, part in zip(self._parcels, self._split(weights), strict=True):
+            added = map_tree(_WeightedSum.of(parcel, part, self._n_rows), parcel.payload)
+            total = added if total is None else map_tree(torch.add, total, added)
+        return {} if total is None else total
+
+    def map(self, fn: Callable[[Tree, Tensor], Tensor]) -> Tensor:
+        """`fn(payloads, rows)` on many messages at once; one result per message.
+
+        `payloads` is stacked over messages, `rows` says which row received each, to look up the
+        row's own state and data, as in `node.predict(payloads, rows=rows)`.
+        """
+        results = [fn(payload, rows) for payload, rows in self._chunks()]
+        return torch.cat(results) if results else torch.empty(0)
+
+    def mean_of(self, fn: Callable[[Tree, Tensor], Tensor]) -> Tensor | None:
+        """Mean of `fn` over each row's messages, in bounded memory; rows without any get zeros.
+
+        None when no row received anything, since the shape of the result is then unknown.
+        """
+        total: Tensor | None = None
+        for payload, rows in self._chunks():
+            value = fn(payload, rows)
+            if total is None:
+                total = value.new_zeros(self._n_rows, *value.shape[1:])
+            total.index_add_(0, rows, value)
+        return None if total is None else total / per_row(self.count.clamp(min=1), total)
+
+    def _chunks(self) -> list[tuple[Tree, Tensor]]:
+        chunks = []
+        for parcel in self._parcels:
+            size = max(1, _MAP_CHUNK_BYTES // max(1, row_bytes(parcel.payload)))
+            for source, rows in zip(parcel.source.split(size), parcel.rows.split(size), strict=True):
+                if len(rows):
+                    chunks.append((take(parcel.payload, source), rows))
+        return chunks
+
+    def _split(self, weights: Tensor | None) -> Sequence[Tensor | None]:
+        if weights is None:
+            return [None] * len(self._parcels)
+        return list(weights.split([len(parcel.rows) for parcel in self._parcels]))
+
+
+class SealedInbox(Inbox):
+    """An inbox of which only the sum over each row's messages, and their number, may be known."""
+
+    sealed = True
+
+    @property
+    def senders(self) -> Tensor:
+        raise SealedError("a sealed inbox does not tell who sent what; use sum() and count")
+
+    @property
+    def rows(self) -> Tensor:
+        raise SealedError("a sealed inbox does not tell single messages apart; use sum() and count")
+
+    def sum(self, weights: Tensor | None = None) -> Tree:
+        if weights is not None:
+            raise SealedError(
+                "a sealed sum has no weights at the receiver; senders must scale what they send"
+            )
+        return super().sum()
+
+    def _chunks(self) -> list[tuple[Tree, Tensor]]:
+        raise SealedError("a sealed inbox cannot be mapped over its messages; use sum() and count")
+
+
+@dataclass(frozen=True)
+class _WeightedSum:
+    """A sparse matrix product: which payload rows add up, with which weights, to each row.
+
+    `embedding_bag` computes it in one pass over the payload, row by row, so that the result does
+    not depend on the number of threads.
+    """
+
+    source: Tensor
+    offsets: Tensor
+    weights: Tensor | None
+
+    @classmethod
+    def of(cls, parcel: Parcel, weights: Tensor | None, n_rows: int) -> _WeightedSum:
+        order = torch.argsort(parcel.rows, stable=True)
+        counts = torch.bincount(parcel.rows, minlength=n_rows)
+        offsets = counts.cumsum(0) - counts
+        return cls(parcel.source[order], offsets, None if weights is None else weights[order])
+
+    def __call__(self, leaf: Tensor) -> Tensor:
+        weights = None if self.weights is None else self.weights.to(leaf.dtype)
+        table = leaf.reshape(len(leaf), -1)
+        total = embedding_bag(self.source, table, self.offsets, mode="sum", per_sample_weights=weights)
+        return total.reshape(len(self.offsets), *leaf.shape[1:])

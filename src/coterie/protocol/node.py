@@ -1,0 +1,118 @@
+"""What an algorithm may know and do: the nodes that this process hosts, as rows.
+
+All N nodes in the simulator, a block of them on a cluster worker, one in a peer. Drivers provide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from coterie.protocol.trees import Params
+from coterie.randomness import Stream
+from coterie.topology import Graph
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch of each of some rows."""
+
+    x: Tensor  # (rows, batch, ...)
+    y: Tensor  # (rows, batch)
+    rows: Tensor  # (rows,) which rows of the node these are, to look up per-row values
+    index: Tensor  # (rows, batch) position of each sample in its row's training data
+    present: Tensor | None  # (rows, batch) 1 for samples, 0 for padding; None: all are samples
+
+    def mean(self, values: Tensor) -> Tensor:
+        """(rows,) mean of a value per sample, without the padding."""
+        if self.present is None:
+            return values.mean(dim=1)
+        return (values * self.present).sum(dim=1) / self.present.sum(dim=1)
+
+
+Loss = Callable[[Tensor, Batch], Tensor]
+"""logits (rows, batch, classes) and the batch -> one value per row, (rows,)."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well each row's model does on some data; NaN for rows without data."""
+
+    accuracy: Tensor  # (rows,)
+    loss: Tensor  # (rows,) mean cross-entropy
+
+
+class Node(Protocol):
+    """The nodes of this process. Nothing here reveals another node's data or state."""
+
+    ids: Tensor  # (rows,) global ids
+    round: int
+    rounds: int  # how many rounds the experiment has
+    graph: Graph  # this round's links, known to all since they follow from (seed, round)
+    online: Tensor  # (rows,) bool: who takes part in this round; others keep their state
+    evaluating: bool  # whether this round's models are measured
+    hub: int | None  # id of the hub, which has no data, or None
+    clusters: Tensor | None  # (peers,) true cluster of every peer: for the Oracle only
+    head: tuple[str, ...]  # parameter names of the last linear layer
+    body: tuple[str, ...]  # all other names
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def n_samples(self) -> Tensor:
+        """(rows,) number of training samples."""
+
+    @property
+    def is_hub(self) -> Tensor:
+        """(rows,) bool."""
+
+    def initial(self) -> Params:
+        """The initial model of each row: the same on all nodes unless the experiment says otherwise."""
+
+    def train(
+        self,
+        params: Params,
+        *,
+        loss: Loss | None = None,
+        only: tuple[str, ...] | None = None,
+        active: Tensor | None = None,
+        **settings: Any,
+    ) -> Params:
+        """Local training of each row on its own data; returns new parameters.
+
+        loss: default is cross-entropy. only: names to change. active: (rows,) bool, who trains.
+        settings: override the experiment's `training` section for this call (steps, momentum, ...);
+        `epochs` may be a (rows,) tensor. Also: `update`, another update rule; `proximal=(mu, anchor)`,
+        a pull towards a model; `stream`, the name of the batches' random stream when a round trains twice.
+        """
+
+    def predict(self, params: Params, split: str = "train", rows: Tensor | None = None) -> Tensor:
+        """(rows, n, classes) logits on each row's own samples in evaluation mode, padded with zeros.
+
+        rows: which rows' data to use when `params` is not stacked over all rows in order.
+        """
+
+    def samples_mask(self, split: str = "train", rows: Tensor | None = None) -> Tensor:
+        """(rows, n): 1 where `predict` holds a sample, 0 where it holds padding."""
+
+    def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
+        """Accuracy and loss of each row's model on its own data."""
+
+    def rng(self, purpose: str) -> Stream:
+        """Each row's own random numbers of this round for this purpose."""
+
+    def shared_rng(self, purpose: str) -> Stream:
+        """One row of random numbers that all nodes have in common in this round."""
+
+    def measure(self, *, after_local: Params | None = None, after_mixing: Params | None = None) -> None:
+        """Show the personal models at a point of the round; they are evaluated if this round asks for it.
+
+        A point that a round does not show is measured on `personal(state)` at the round's end.
+        """
+
+    def record(self, **values: Tensor) -> None:
+        """Write diagnostics, one value (or vector) per row, into the run's records."""

@@ -1,0 +1,113 @@
+"""Random numbers named by what they are for, never by the order in which they are asked for.
+
+A stream is a pure function of (seed, purpose, round, node): Philox4x32-10 (Salmon et al., 2011),
+whose key is a hash of seed and purpose and whose counter holds the node, the round, an index and a
+block number. All rows are computed in a few tensor operations, so any sharding of the nodes, any
+number of workers and any resumed run draw the same numbers, and there is no state to save.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+
+SHARED = _MASK
+"""The node id of streams that every node computes alike, such as who is sampled this round."""
+
+
+def digest(seed: int, purpose: str, *more: int) -> int:
+    """A 64-bit number that names a purpose; the same on every machine and Python version."""
+    text = f"{seed}/{purpose}" + "".join(f"/{number}" for number in more)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def numpy_generator(seed: int, purpose: str, *more: int) -> np.random.Generator:
+    """A generator for work done once for all nodes, such as drawing a partition or a graph."""
+    return np.random.Generator(np.random.Philox(key=digest(seed, purpose, *more)))
+
+
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: int) -> tuple[Tensor, ...]:
+    """Philox4x32-10 on int64 tensors that hold 32-bit words; broadcasts its four counter words."""
+    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    k0, k1 = key & _MASK, key >> 32 & _MASK
+    for _ in range(10):
+        # int64 products wrap modulo 2^64, which is what is wanted; the masks undo the sign.
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c2 = (
+            (product1 >> 32).bitwise_and_(_MASK).bitwise_xor_(c1).bitwise_xor_(k0),
+            (product0 >> 32).bitwise_and_(_MASK).bitwise_xor_(c3).bitwise_xor_(k1),
+        )
+        c1, c3 = product1.bitwise_and_(_MASK), product0.bitwise_and_(_MASK)
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Random numbers for a block of nodes. Every method is pure: same arguments, same numbers.
+
+    `index` tells apart the draws of one stream, for example the epochs of local training.
+    """
+
+    key: int
+    round: int
+    ids: Tensor  # (rows,)
+
+    def bits(self, n: int, index: int = 0) -> Tensor:
+        """(rows, n) integers in [0, 2^32)."""
+        ids = self.ids[:, None]
+        blocks = torch.arange(-(-n // 4), device=ids.device)[None, :]
+        words = philox((blocks, torch.full_like(ids, index), torch.full_like(ids, self.round), ids), self.key)
+        return torch.stack(words, dim=-1).flatten(1)[:, :n]
+
+    def uniform(self, n: int, index: int = 0) -> Tensor:
+        """(rows, n) floats in [0, 1) with 24 random bits."""
+        return (self.bits(n, index) >> 8).float() * 2.0**-24
+
+    def normal(self, n: int, index: int = 0) -> Tensor:
+        """(rows, n) standard normal floats (Box-Muller)."""
+        half = -(-n // 2)
+        u = (self.bits(2 * half, index).double() + 0.5) * 2.0**-32
+        radius, angle = (-2.0 * u[:, :half].log()).sqrt(), 2.0 * math.pi * u[:, half:]
+        return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)[:, :n].float()
+
+    def permutation(self, sizes: Tensor, width: int, index: int = 0) -> Tensor:
+        """(rows, width): the first sizes[i] entries of row i are a permutation of range(sizes[i])."""
+        keys = self.bits(width, index)
+        keys = keys.masked_fill(torch.arange(width, device=keys.device) >= sizes[:, None], _MASK + 1)
+        return keys.argsort(dim=1, stable=True)
+
+    def sample(self, k: int, n: int, index: int = 0) -> Tensor:
+        """(rows, k) distinct integers of range(n), in random order when n <= 16 k."""
+        if not 0 <= k <= n:
+            raise ValueError(f"cannot draw {k} distinct integers below {n}")
+        if n <= 16 * k:
+            return self.bits(n, index).argsort(dim=1, stable=True)[:, :k]
+        # Floyd's algorithm: k steps whatever n is.
+        chosen = torch.empty(len(self.ids), k, dtype=torch.long, device=self.ids.device)
+        draws = self.bits(k, index)
+        for step in range(k):
+            top = n - k + step
+            pick = draws[:, step] * (top + 1) >> 32
+            taken = (chosen[:, :step] == pick[:, None]).any(dim=1)
+            chosen[:, step] = torch.where(taken, top, pick)
+        return chosen
+
+
+def stream(seed: int, purpose: str, round: int, ids: Tensor) -> Stream:
+    """The stream of each node in `ids` for one purpose in one round."""
+    return Stream(digest(seed, purpose), round & _MASK, ids)
+
+
+def shared_stream(seed: int, purpose: str, round: int) -> Stream:
+    """A one-row stream that every node computes alike."""
+    return stream(seed, purpose, round, torch.tensor([SHARED]))

@@ -1,0 +1,143 @@
+"""Names that users type, such as `dirichlet(0.3)`, and the functions or classes behind them.
+
+The same spelling works on the command line, in TOML and in Python. A factory's signature is its
+schema: arguments are converted to the annotated types, and a mistake gets the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from coterie.errors import ConfigError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CALL = re.compile(r"^\s*([A-Za-z0-9][\w.+-]*)\s*(?:\((.*)\))?\s*$", re.DOTALL)
+
+
+def parse_call(text: str, kind: str = "name") -> tuple[str, list[str], dict[str, str]]:
+    """Split `name(a,b,key=c)` into its name, positional and keyword arguments, all as strings."""
+    match = _CALL.match(text)
+    if match is None:
+        raise ConfigError(f"{kind} {text!r} is not of the form name or name(argument,...)")
+    name, inside = match.groups()
+    positional: list[str] = []
+    keywords: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in (inside or "").split(","))):
+        key, equals, value = part.partition("=")
+        if equals:
+            keywords[key.strip()] = value.strip()
+        elif keywords:
+            raise ConfigError(f"{kind} {text!r}: {part!r} follows a key=value argument")
+        else:
+            positional.append(part)
+    return name, positional, keywords
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """A sentence that helps: the closest valid names, or all of them when none is close."""
+    options = sorted(options)
+    close = difflib.get_close_matches(name, options, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"choose from: {', '.join(options)}"
+
+
+class Registry(Generic[T]):
+    """A catalogue of one kind of thing: data sets, models, partitions, topologies, algorithms."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Callable[..., T]] = {}
+
+    def register(self, name: str) -> Callable[[F], F]:
+        """Decorator: make a function or class available as `name`."""
+
+        def add(factory: F) -> F:
+            if name in self._factories:
+                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            self._factories[name] = factory
+            return factory
+
+        return add
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._factories
+
+    def __getitem__(self, name: str) -> Callable[..., T]:
+        if name not in self._factories:
+            raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self)}")
+        return self._factories[name]
+
+    def signature(self, name: str) -> str:
+        """How a user writes it: `small-world(k,p=0.1)`."""
+        shown = [_show(p) for p in inspect.signature(self[name]).parameters.values()]
+        return f"{name}({','.join(shown)})" if shown else name
+
+    def summary(self, name: str) -> str:
+        """First line of the factory's docstring."""
+        return (inspect.getdoc(self[name]) or "").partition("\n")[0]
+
+    def build(self, text: str) -> T:
+        """Build what `text` names, converting arguments by the factory's annotations."""
+        name, positional, keywords = parse_call(text, self.kind)
+        factory = self[name]
+        parameters = inspect.signature(factory).parameters
+        for key in keywords:
+            if key not in parameters:
+                raise ConfigError(f"{self.kind} {name!r} has no argument {key!r}; {nearest(key, parameters)}")
+        try:
+            bound = inspect.signature(factory).bind(*positional, **keywords)
+        except TypeError as error:
+            raise ConfigError(f"{self.kind} {text!r}: {error}; write it as {self.signature(name)}") from None
+        hints = _hints(factory)
+        for key, value in bound.arguments.items():
+            convert = _converter(hints.get(key, str))
+            try:
+                several = parameters[key].kind is inspect.Parameter.VAR_POSITIONAL
+                bound.arguments[key] = tuple(map(convert, value)) if several else convert(value)
+            except ValueError:
+                wanted = getattr(hints.get(key, str), "__name__", str(hints.get(key)))
+                raise ConfigError(f"{self.kind} {text!r}: {key} must be {wanted}, not {value!r}") from None
+        return factory(*bound.args, **bound.kwargs)
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    if inspect.isclass(factory) and not dataclasses.is_dataclass(factory):
+        return get_type_hints(factory.__init__)
+    return get_type_hints(factory)  # a dataclass's fields, each resolved in the module that declares it
+
+
+def _show(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return f"{parameter.name},..."
+    if parameter.default is inspect.Parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={parameter.default}"
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
+    text = str(hint)
+    if hint is bool or "bool" in text:
+        return _to_bool
+    if hint is int or text in ("int | None", "typing.Optional[int]"):
+        return int
+    if hint is float or "float" in text:
+        return float
+    return str
+
+
+def _to_bool(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]

@@ -1,0 +1,20 @@
+"""The simulator: all nodes of an experiment in one process."""
+
+from coterie.simulation.calibration import fastest_executor
+from coterie.simulation.checkpoint import load_checkpoint, save_checkpoint, write_atomically
+from coterie.simulation.engine import POINTS, Evaluation, RoundRecord, Simulation, Totals
+from coterie.simulation.router import Router, Traffic
+
+__all__ = [
+    "POINTS",
+    "Evaluation",
+    "RoundRecord",
+    "Router",
+    "Simulation",
+    "Totals",
+    "Traffic",
+    "fastest_executor",
+    "load_checkpoint",
+    "save_checkpoint",
+    "write_atomically",
+]

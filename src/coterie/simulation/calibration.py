@@ -1,0 +1,49 @@
+"""A short calibration: which executor trains this model faster on this machine?"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from coterie.data import Federation
+from coterie.errors import ConfigError
+from coterie.learning import Executor, ExecutorName, Workers, cross_entropy, model_tree
+from coterie.learning.settings import LocalWork
+from coterie.randomness import stream
+from coterie.training import Training
+
+_ROWS_PER_WORKER = 8
+_STEPS = 3
+
+
+def fastest_executor(
+    module: nn.Module, federation: Federation, training: Training, workers: Workers
+) -> ExecutorName:
+    """Time a few local steps of a few peers under each executor that can run the model."""
+    seconds: dict[ExecutorName, float] = {}
+    for name in ("stacked", "looped"):
+        try:
+            executor = Executor(name, module, workers)
+        except ConfigError:
+            continue
+        _time(executor, module, federation, training, steps=1)  # warm up
+        seconds[name] = _time(executor, module, federation, training, steps=_STEPS)
+    return min(seconds, key=lambda name: seconds[name])
+
+
+def _time(
+    executor: Executor, module: nn.Module, federation: Federation, training: Training, steps: int
+) -> float:
+    count = min(federation.peers, _ROWS_PER_WORKER * executor.workers.count)
+    rows = torch.arange(count)
+    params = {
+        name: value.expand(federation.peers, *value.shape[1:]).to(federation.x.device)
+        for name, value in model_tree(module).items()
+    }
+    work = LocalWork.resolve(training, 0, {"steps": steps, "lr": 0.0})
+    numbers = stream(0, "calibration", 0, torch.arange(federation.peers))
+    start = time.perf_counter()
+    executor.train(params, federation, rows, numbers, work, cross_entropy, executor.trainable)
+    return time.perf_counter() - start

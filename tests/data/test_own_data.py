@@ -1,0 +1,127 @@
+"""Users' own arrays, tensors and Datasets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from coterie.data import Source, from_arrays, from_peers, split
+from coterie.errors import ConfigError, DataError
+
+
+def samples(n: int, first: int = 0, classes: int = 2):
+    return torch.arange(first, first + n, dtype=torch.float32).view(n, 1), torch.arange(n) % classes
+
+
+class Counting(IterableDataset):
+    def __iter__(self):
+        return iter([(np.array([float(i)]), i % 2) for i in range(10)])
+
+
+def test_from_peers_takes_every_form():
+    x, y = samples(10)
+    federation = from_peers(
+        [
+            (x, y),
+            (x.numpy(), y.numpy()),
+            (x.tolist(), y.tolist()),
+            (x, y, *samples(4, first=100)),
+            TensorDataset(x, y),
+            Counting(),
+            {"train": (x, y), "test": TensorDataset(*samples(4, first=100))},
+            {"train": TensorDataset(x, y), "validation": samples(2, first=50), "test": samples(4, first=100)},
+        ],
+        test_fraction=0.2,
+    )
+    assert federation.peers == 8
+    assert federation.n_classes == 2
+    assert federation.train.sizes.tolist() == [8, 8, 8, 10, 8, 8, 10, 10]
+    assert federation.test.sizes.tolist() == [2, 2, 2, 4, 2, 2, 4, 4]
+    assert federation.validation.sizes.tolist() == [0] * 7 + [2]
+    assert federation.x[federation.test.of(6), 0].tolist() == [100.0, 101.0, 102.0, 103.0]
+    assert federation.label_histogram("test")[0].tolist() == [1, 1]  # held out by label
+    assert federation.common_test is None
+    assert federation.clusters is None
+
+
+def test_from_peers_holds_out_disjointly_and_repeatably():
+    datasets = [samples(30, first=100 * peer) for peer in range(3)]
+    federation = from_peers(datasets, test_fraction=0.2, validation=0.25, seed=1)
+    assert federation.train.sizes.tolist() == [18] * 3
+    assert federation.validation.sizes.tolist() == [6] * 3
+    for peer in range(3):
+        parts = [
+            federation.x[part.of(peer), 0]
+            for part in (federation.train, federation.validation, federation.test)
+        ]
+        assert sorted(torch.cat(parts).tolist()) == [100.0 * peer + i for i in range(30)]
+    assert torch.equal(federation.x, from_peers(datasets, test_fraction=0.2, validation=0.25, seed=1).x)
+    assert not torch.equal(federation.x, from_peers(datasets, test_fraction=0.2, validation=0.25, seed=2).x)
+
+
+def test_from_peers_with_a_common_test_set():
+    federation = from_peers([samples(10), samples(10)], common_test=samples(3, first=500))
+    assert federation.common_test is not None
+    assert federation.x[federation.common_test, 0].tolist() == [500.0, 501.0, 502.0]
+
+
+@pytest.mark.parametrize(
+    ("datasets", "error", "message"),
+    [
+        ([], DataError, "at least one peer"),
+        ([(np.zeros((3, 1)), np.zeros(2, dtype=int))], DataError, "3 samples but 2 labels"),
+        ([(np.zeros((3, 1)), np.zeros(3))], DataError, "whole number"),
+        ([(np.zeros((1, 1)), np.zeros(1, dtype=int))], DataError, "needs one of each"),
+        ([samples(9), (np.zeros((9, 2)), np.zeros(9, dtype=int))], DataError, "one shape"),
+        ([(np.zeros((9, 1)), np.full(9, -1))], DataError, "labels run from -1"),
+        ([{"trian": samples(9)}], ConfigError, "needs 'train'"),
+        ([5], ConfigError, "expected"),
+        ([TensorDataset(torch.zeros(3, 1))], DataError, "pairs"),
+    ],
+)
+def test_from_peers_says_what_is_wrong(datasets, error, message):
+    with pytest.raises(error, match=message):
+        from_peers(datasets)
+
+
+def test_from_arrays_holds_out_by_label():
+    source = from_arrays(np.arange(100.0).reshape(-1, 1), np.arange(100) % 4, test_fraction=0.2)
+    assert torch.bincount(source.y_train).tolist() == [20] * 4
+    assert torch.bincount(source.y_test).tolist() == [5] * 4
+    assert not set(source.x_train.flatten().tolist()) & set(source.x_test.flatten().tolist())
+    assert split(source, "iid", peers=5, seed=0).train.sizes.tolist() == [16] * 5
+
+
+def test_from_arrays_takes_names_as_labels():
+    source = from_arrays(np.zeros((4, 2)), ["cat", "ant", "cat", "bee"], np.zeros((1, 2)), ["bee"])
+    assert source.class_names == ("ant", "bee", "cat")
+    assert source.y_train.tolist() == [2, 0, 2, 1]
+    assert source.y_test.tolist() == [1]
+
+
+def test_from_arrays_says_what_is_wrong():
+    x, y = np.zeros((4, 2)), np.zeros(4, dtype=int)
+    with pytest.raises(ConfigError, match="both"):
+        from_arrays(x, y, x_test=x)
+    with pytest.raises(DataError, match="3 values for 4 samples"):
+        from_arrays(x, y, columns={"who": [1, 2, 3]})
+    with pytest.raises(DataError, match="4 samples but 3 labels"):
+        from_arrays(x, y[:3], x, y)
+    with pytest.raises(DataError, match="floating"):
+        from_arrays(x, y.astype(float))
+    with pytest.raises(DataError, match="labels run from 0 to 5"):
+        from_arrays(x, [0, 1, 5, 1], x, y, n_classes=3)
+    with pytest.raises(DataError, match="shape"):
+        from_arrays(x, y, x[:, :1], y)
+    with pytest.raises(ConfigError, match="fraction"):
+        from_arrays(x, y, test_fraction=1.5)
+    with pytest.raises(ConfigError, match=r"give \(train values, test values\)"):
+        from_arrays(x, y, x, y, columns={"who": [1, 2, 3, 4]})
+
+
+def test_a_source_made_by_hand_must_have_the_right_types():
+    x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(DataError, match="from_arrays converts"):
+        Source(x.double(), y, x.double(), y, n_classes=1)

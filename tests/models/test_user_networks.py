@@ -1,0 +1,153 @@
+"""Networks from the user's own file, and the body and head of any module."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from coterie.errors import ConfigError
+from coterie.models import body_names, build, head_names
+
+SOURCE = '''
+import math
+from torch import nn
+from neighbour import WIDTH
+
+class Both(nn.Module):
+    def __init__(self, shape, n_classes):
+        super().__init__()
+        self.features = nn.Linear(math.prod(shape), WIDTH)
+        self.classifier = nn.Linear(WIDTH, n_classes)
+
+    def forward(self, x):
+        return self.classifier(self.features(x.flatten(1)).relu())
+
+class Classes(Both):
+    def __init__(self, *, n_classes, width=3):
+        super().__init__((4,), n_classes)
+
+class Nothing(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+class Inherited(nn.Module):
+    """Has nn.Module's own (*args, **kwargs) constructor."""
+    def forward(self, x):
+        return x[:, :3]
+
+def factory(inputs, outputs):
+    return nn.Linear(inputs[0], outputs)
+
+def one_unknown(outputs): ...
+def not_a_module(shape): return "text"
+class NotAModule: ...
+number = 3
+
+class Broken(nn.Module):
+    def __init__(self):
+        raise RuntimeError("out of luck")
+
+class WrongLogits(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 7)
+
+class TwoOutputs(nn.Module):
+    def forward(self, x):
+        return x, x
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "neighbour.py").write_text("WIDTH = 6\n")
+    path = tmp_path / "nets.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["Both", "Classes", "Nothing", "Inherited", "factory"])
+def test_user_networks_get_the_arguments_they_ask_for(file, name):
+    module = build(f"{file}:{name}", (4,), 3, seed=0)
+    assert module(torch.zeros(5, 4)).shape == (5, 3)
+    again = build(f"{file}:{name}", (4,), 3, seed=0)
+    assert type(again) is type(module)
+    for first, second in zip(module.parameters(), again.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_an_edited_file_is_loaded_again(tmp_path):
+    path = tmp_path / "net.py"
+    for width in (2, 3):
+        path.write_text(
+            "from torch import nn\n"
+            f"def net():\n    return nn.Sequential(nn.Linear(4, {width}), nn.Linear({width}, 3))"
+        )
+        # Two writes may fall into one tick of the file system's clock.
+        os.utime(path, ns=(width, width))
+        assert build(f"{path}:net", (4,), 3, seed=0)[0].out_features == width
+
+
+def test_user_modules_can_be_pickled(file):
+    module = build(f"{file}:Both", (4,), 3, seed=0)
+    copy = pickle.loads(pickle.dumps(module))
+    assert torch.equal(copy.classifier.weight, module.classifier.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Bothh", ["defines no Bothh", "did you mean Both"]),
+        ("", ["must name a class"]),
+        ("NotAModule", ["NotAModule", "torch.nn.Module"]),
+        ("number", ["number", "torch.nn.Module"]),
+        ("Broken", ["Broken", "RuntimeError", "out of luck"]),
+        ("not_a_module", ["returned str"]),
+        ("one_unknown", ["requires (outputs)", "shape, n_classes"]),
+        ("WrongLogits", ["(2, 4)", "(2, 7)", "(2, 3)"]),
+        ("TwoOutputs", ["tuple"]),
+    ],
+)
+def test_errors_name_the_file_and_the_reason(file, name, said):
+    with pytest.raises(ConfigError) as error:
+        build(f"{file}:{name}", (4,), 3, seed=0)
+    assert all(part in str(error.value) for part in [*said, "nets.py"]), str(error.value)
+
+
+def test_a_network_that_cannot_take_the_data_says_both_shapes(file):
+    with pytest.raises(ConfigError, match=r"fails on a batch of shape \(2, 5\)"):
+        build(f"{file}:Nothing", (5,), 3, seed=0)
+
+
+def test_missing_and_unreadable_files(tmp_path):
+    with pytest.raises(ConfigError, match="there is no file"):
+        build(f"{tmp_path}/absent.py:Net", (4,), 3, seed=0)
+    (tmp_path / "syntax.py").write_text("def net(:\n")
+    with pytest.raises(ConfigError, match=r"syntax\.py cannot be loaded: SyntaxError"):
+        build(f"{tmp_path}/syntax.py:net", (4,), 3, seed=0)
+
+
+def test_head_is_the_last_linear_layer(file):
+    module = build(f"{file}:Both", (4,), 3, seed=0)
+    assert head_names(module) == ("classifier.weight", "classifier.bias")
+    assert body_names(module) == ("features.weight", "features.bias")
+    assert head_names(nn.Linear(2, 2)) == ("weight", "bias")
+    assert body_names(nn.Linear(2, 2)) == ()
+
+
+def test_a_module_may_say_what_its_head_is(file):
+    module = build(f"{file}:Both", (4,), 3, seed=0)
+    module.head_names = ("features.bias", "classifier")
+    assert head_names(module) == ("features.bias", "classifier.weight", "classifier.bias")
+    assert body_names(module) == ("features.weight",)
+    module.head_names = ("clasifier",)
+    with pytest.raises(ConfigError, match="clasifier"):
+        head_names(module)
+
+
+def test_no_linear_layer_means_no_head():
+    with pytest.raises(ConfigError, match="head_names"):
+        head_names(nn.Sequential(nn.Conv2d(1, 1, 3)))
