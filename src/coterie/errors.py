@@ -6,6 +6,7 @@
     ├── TopologyError        the requested graph does not exist
     ├── ContractError        an algorithm breaks the rules of `coterie.protocol`
     │   └── SealedError      a sealed inbox was asked for something other than its sum or count
+    ├── SecureSumError       a secure sum lacks members, or its messages do not fit together
     ├── DivergedError        a loss became NaN or infinite
     └── RunFolderError       a run folder exists, is damaged, or cannot be written
 
@@ -35,6 +36,10 @@ class ContractError(CoterieError):
 
 class SealedError(ContractError):
     """A sealed inbox was asked for something other than its sum or count."""
+
+
+class SecureSumError(CoterieError):
+    """A secure sum lacks members, or its messages do not fit together; nothing was revealed."""
 
 
 class DivergedError(CoterieError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,9 @@ def _topology(experiment: Experiment, objects: Objects) -> Topology:
     topology = (
         given if isinstance(given, Topology) else make(given, peers=experiment.peers, seed=experiment.seed)
     )
+    peers = topology.nodes - (topology.hub is not None)
+    if peers != experiment.peers:
+        raise ConfigError(f"the given topology is for {peers} peers, the experiment for {experiment.peers}")
     if experiment.faults.churn:
         topology = Churn(topology, experiment.faults.churn, experiment.seed)
     if experiment.faults.loss:
@@ -126,7 +130,19 @@ def _federation(experiment: Experiment, objects: Objects) -> Federation:
         raise DataError(
             f"the data has {data.peers} peers but the experiment {experiment.peers}; set peers = {data.peers}"
         )
+    _refuse_nan(data)
     return data
+
+
+def _refuse_nan(data: Federation) -> None:
+    """NaN or infinite inputs would only show as a loss that is no number."""
+    if all(math.isfinite(value) for value in data.x.aminmax()):
+        return
+    bad = ~data.x.flatten(1).isfinite().all(dim=1)
+    owners = [part.owner[bad[part.index]] for part in (data.train, data.validation, data.test)]
+    peers = torch.cat(owners).unique().tolist()
+    whose = f", first those of peer {peers[0]}" if peers else ""
+    raise DataError(f"{int(bad.sum())} samples have NaN or infinite values{whose}; clean or drop them")
 
 
 def _call_user_data(reference: str, peers: int, seed: int) -> Any:
@@ -148,16 +164,24 @@ def _call_user_data(reference: str, peers: int, seed: int) -> Any:
 
 
 def _module(experiment: Experiment, objects: Objects, federation: Federation, seed: int) -> nn.Module:
-    model = objects.model
+    model = experiment.model if objects.model is None else objects.model
     if isinstance(model, nn.Module):
         if experiment.init == "independent":
             raise ConfigError(
                 "init 'independent' needs a model class or name, not a module that already has weights"
             )
-        return model
-    return build(
-        experiment.model if model is None else model, federation.shape, federation.n_classes, seed=seed
-    )
+        model = _as_factory(model)
+    return build(model, federation.shape, federation.n_classes, seed=seed)
+
+
+def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:
+    """A user's module as something that can be built, so that it takes the same checks."""
+
+    def given() -> nn.Module:
+        return module
+
+    given.__name__ = type(module).__name__
+    return given
 
 
 def _device(name: str) -> torch.device:

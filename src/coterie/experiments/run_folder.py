@@ -15,6 +15,7 @@ that an interrupted run leaves the same records as one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -58,11 +59,11 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: Experiment, executor: str) -> RunFolder:
         """Make a new folder; one that already holds something is never touched."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunFolderError(
-                f"{path} exists already; choose another folder, or continue that run with --resume {path}"
-            )
         try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise RunFolderError(
+                    f"{path} exists already; choose another folder, or continue that run with --resume {path}"
+                )
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"cannot make the folder {path}: {error.strerror}") from None
@@ -78,7 +79,11 @@ class RunFolder:
         return resolve(load_toml(self.path / "config.toml"))
 
     def executor(self) -> str:
-        return str(self._json("environment.json")["executor"])
+        environment = self._json("environment.json")
+        name = environment.get("executor") if isinstance(environment, dict) else None
+        if name not in ("stacked", "looped"):
+            raise RunFolderError(f"{self.path / 'environment.json'} does not say which executor was used")
+        return str(name)
 
     def result(self) -> dict[str, Any] | None:
         return self._json("result.json") if (self.path / "result.json").is_file() else None
@@ -93,7 +98,7 @@ class RunFolder:
             self._write("links.csv", _link_lines(record))
         for name, values in record.diagnostics.items():
             entry = {"round": record.round, "name": name, "values": values.tolist()}
-            self._file("diagnostics.jsonl").write(json.dumps(entry) + "\n")
+            self._write("diagnostics.jsonl", [[json.dumps(entry)]])
 
     def flush(self) -> None:
         """Make sure that the records so far are on the disk."""
@@ -106,7 +111,8 @@ class RunFolder:
 
     def close(self) -> None:
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):  # what could not be written was reported when it was tried
+                file.close()
         self._files.clear()
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -114,6 +120,8 @@ class RunFolder:
 
     def cut(self, round: int) -> History:
         """Drop the records from `round` on, and return what the others say."""
+        for leftover in self.path.glob(".*.tmp"):  # of a write that was killed
+            leftover.unlink(missing_ok=True)
         history = History()
         rows: dict[int, list[dict[str, str]]] = {}
         for line in self._rewrite_csv("metrics.csv", round):

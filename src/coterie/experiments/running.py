@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.errors import RunFolderError
 from coterie.experiments.history import History, distribution
@@ -38,6 +39,7 @@ class Run:
     point: Point  # where the algorithm's paper measures
     executor: str
     params: Params = field(repr=False)  # the personal models, stacked over peers
+    module: nn.Module = field(repr=False)  # the architecture, with its initial weights
     clusters: Tensor | None = None
     run_dir: Path | None = None
 
@@ -55,8 +57,12 @@ class Run:
         return self.history.accuracy(point or self.point)
 
     def model(self, peer: int) -> dict[str, Tensor]:
-        """One peer's personal model as a state dict for `module.load_state_dict(..., strict=False)`."""
-        return {name: value[peer].clone() for name, value in self.params.items()}
+        """One peer's personal model as a state dict that loads into the module."""
+        module = copy.deepcopy(self.module)
+        for name, value in [*module.named_parameters(), *module.named_buffers()]:
+            if name in self.params:
+                value.data = self.params[name][peer].clone()
+        return dict(module.state_dict())
 
     @property
     def models(self) -> list[dict[str, Tensor]]:
@@ -205,6 +211,7 @@ class _Runner:
             point=self.prepared.algorithm.facts.measured,
             executor=simulation.executor.name,
             params={name: value.cpu() for name, value in simulation.personal().items()},
+            module=self.prepared.module,
             clusters=self.prepared.federation.clusters,
             run_dir=None if folder is None else folder.path,
         )

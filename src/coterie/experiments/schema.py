@@ -24,7 +24,7 @@ class Splitting(Section):
         default=0.0, ge=0, lt=1, description="fraction of each peer's training data set aside"
     )
     samples_per_peer: int | None = Field(
-        None, ge=1, description="at most so many training samples for each peer"
+        default=None, ge=1, description="at most so many training samples for each peer"
     )
     test_samples_per_peer: int | None = Field(default=None, ge=1, description="test samples of each peer")
 
@@ -33,7 +33,7 @@ class EvaluationPlan(Section):
     """When models are measured."""
 
     every: int | None = Field(
-        None, ge=1, description="measure every so many rounds; default: about 50 times in a run"
+        default=None, ge=1, description="measure every so many rounds; default: about 50 times in a run"
     )
     global_accuracy: Literal["last", "always", "never"] = Field(
         default="last", description="on the common test set"
@@ -74,10 +74,10 @@ class Experiment(Section):
     rounds: int = Field(default=20, ge=1)
     seed: int = Field(default=0, ge=0)
     init: Literal["same", "independent"] = Field(
-        "same", description="do all peers start from the same weights?"
+        default="same", description="do all peers start from the same weights?"
     )
     batchnorm: Literal["average", "local"] = Field(
-        "average", description="running statistics: mix them or keep them"
+        default="average", description="running statistics: mix them or keep them"
     )
     training: Training = Training()
     splitting: Splitting = Splitting()

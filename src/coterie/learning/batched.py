@@ -14,8 +14,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.errors import ConfigError
+from coterie.learning.own_randomness import OwnRandomness
 from coterie.learning.updates import Gradients
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
@@ -27,6 +29,9 @@ class BatchedModel(Protocol):
     """One architecture, applied to stacked parameters."""
 
     one_by_one: bool  # takes a single row at a time, and batches without padding
+
+    def arranged(self, params: Params) -> Params:
+        """A copy of the values, laid out in memory as training likes it."""
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         """(rows, n, classes) in evaluation mode, from x (rows, n, ...)."""
@@ -69,6 +74,10 @@ class OneByOne:
         self._module = module
         self._local = threading.local()
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
+        self._random: bool | None = None  # does its forward draw random numbers? None: not known yet
+
+    def arranged(self, params: Params) -> Params:
+        return {name: value.clone() for name, value in params.items()}
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         module = self._bound(params)
@@ -87,9 +96,18 @@ class OneByOne:
                 if isinstance(layer, BATCH_NORMS):
                     layer.eval()
         named = dict(module.named_parameters())
-        losses = loss(_as_logits(module(batch.x[0]))[None], batch)
+        losses = loss(_as_logits(self._training_forward(module, batch))[None], batch)
         found = torch.autograd.grad(losses.sum(), [named[name] for name in only], allow_unused=True)
         return losses.detach(), {name: g[None] for name, g in zip(only, found, strict=True) if g is not None}
+
+    def _training_forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        if self._random is False:
+            return module(batch.x[0])
+        seed = 0 if batch.noise is None else int(batch.noise[0])
+        with OwnRandomness(seed, batch.x.device) as randomness:
+            output = module(batch.x[0])
+        self._random = randomness.drew
+        return output
 
     def _bound(self, params: Params) -> nn.Module:
         """This thread's module, whose parameters and buffers share the memory of row 0 of `params`."""
@@ -107,36 +125,56 @@ class OneByOne:
 
 
 class Vmapped:
-    """Any module, batched over rows by torch.func.vmap."""
+    """Any module, batched over rows by torch.func.vmap; each worker thread has its own copy.
+
+    `functional_call` puts the parameters into the module for the time of the call, so that two threads
+    must not share one.
+    """
 
     one_by_one = False
 
     def __init__(self, module: nn.Module) -> None:
-        self._training = copy.deepcopy(module).train()
-        self._evaluating = copy.deepcopy(module).eval()
+        self._module = module
+        self._local = threading.local()
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
-        """BatchNorm is left out: padding would enter its statistics."""
-        return not any(isinstance(layer, (*BATCH_NORMS, nn.Dropout)) for layer in module.modules())
+        """Not BatchNorm, whose statistics padding would enter, nor Dropout, whose masks are per row."""
+        return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in module.modules())
+
+    def arranged(self, params: Params) -> Params:
+        return {name: value.clone() for name, value in params.items()}
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._forward(self._evaluating, params, x)
+            return self._forward(params, x, training=False)
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
         leaves = {name: p.detach().requires_grad_(name in only) for name, p in params.items()}
-        losses = loss(self._forward(self._training, leaves, batch.x), batch)
+        losses = loss(self._forward(leaves, batch.x, training=True), batch)
         found = torch.autograd.grad(losses.sum(), [leaves[name] for name in only], allow_unused=True)
         return losses.detach(), {name: g for name, g in zip(only, found, strict=True) if g is not None}
 
-    def _forward(self, module: nn.Module, params: Params, x: Tensor) -> Tensor:
+    def _forward(self, params: Params, x: Tensor, *, training: bool) -> Tensor:
+        module: nn.Module | None = getattr(self._local, "module", None)
+        if module is None:
+            module = self._local.module = copy.deepcopy(self._module)
+        module.train(training)
+
         def call(row: Params, inputs: Tensor) -> Tensor:
             return _as_logits(torch.func.functional_call(module, row, (inputs,)))
 
-        return torch.func.vmap(call)(params, x)
+        try:
+            return torch.func.vmap(call)(params, x)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            raise ConfigError(
+                f"executor 'stacked' cannot run this model ({str(error).splitlines()[0]}); "
+                "use executor 'looped'"
+            ) from error
 
 
 def _as_logits(output: Tensor) -> Tensor:

@@ -20,14 +20,14 @@ class Batches:
 
 
 def local_steps(n_samples: Tensor, work: LocalWork) -> Tensor:
-    """(rows,) number of local steps; rows without data take none."""
+    """(rows,) number of mini-batches; rows without data take none."""
     training = work.training
     if training.steps is not None:
         steps = torch.full_like(n_samples, training.steps)
     else:
         epochs = torch.full_like(n_samples, training.epochs) if work.epochs is None else work.epochs
         steps = epochs * _per_epoch(n_samples, training.batch_size)
-    return torch.where(n_samples > 0, steps, 0)
+    return torch.where(n_samples > 0, steps * work.batches_per_step, 0)
 
 
 def draw_batches(stream: Stream, n_samples: Tensor, steps: Tensor, batch_size: int) -> Batches:

@@ -30,6 +30,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 
 _CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
+_NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
 _FEWEST_TASKS = 4  # leave something for every worker when there are few rows
 
 
@@ -86,16 +87,22 @@ class Executor:
         steps = local_steps(n_samples, work)[rows]
         order = torch.argsort(steps, descending=True, stable=True)
         order = order[steps[order] > 0]
-        result = {name: value.clone() for name, value in params.items()}
+        idle = torch.ones(len(n_samples), dtype=torch.bool)
+        idle[rows[order]] = False
+        result = {name: torch.empty_like(value) for name, value in params.items()}
+        for name, value in params.items():
+            result[name][idle] = value[idle]
         losses = torch.full((len(n_samples),), float("nan"))
+        if not len(order):
+            return result, losses  # no local epochs: splitting an empty list would give one empty chunk
 
         def task(chunk: Tensor) -> None:
             chosen = rows[chunk]
             job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk])
-            own = {name: value.index_select(0, chosen) for name, value in params.items()}
+            own = self._model.arranged(_some_rows(params, chosen))
             losses[chosen] = job.run(own)
             for name, value in own.items():
-                result[name][chosen] = value
+                result[name][_place(chosen)] = value
 
         self.workers.map(task, order.split(self._chunk_rows(params, len(order))))
         return result, losses
@@ -110,6 +117,8 @@ class Executor:
         sizes = split.sizes[rows]
         order = torch.argsort(sizes, descending=True, stable=True)
         order = order[sizes[order] > 0]
+        if not len(order):
+            return  # nobody has such samples; splitting an empty list would give one empty chunk
         features = max(1, federation.x[:1].numel() * 4)
         per_task = max(1, _FORWARD_BYTES // features)  # samples
         if self._model.one_by_one:
@@ -120,7 +129,7 @@ class Executor:
             chunks = list(order.split(max(1, min(chunk_rows, per_task // max(1, widest)))))
 
         def task(chunk: Tensor) -> None:
-            own = {name: value.index_select(0, chunk) for name, value in params.items()}
+            own = _some_rows(params, chunk)
             width = int(sizes[chunk].max())
             stride = max(1, per_task // len(chunk))
             for start in range(0, width, stride):
@@ -176,6 +185,7 @@ class _Job:
         batch_size = self.work.training.batch_size
         batches = draw_batches(own_stream, split.sizes[self.rows], self.steps, batch_size)
         pool = split.index[split.offsets[self.rows][:, None, None] + batches.index]
+        noise = own_stream.bits(int(self.steps[0]), index=_NOISE)
         memory = self.work.update.begin({name: params[name] for name in self.only}, self.rows)
         total, taken = (
             torch.zeros(len(self.rows)),
@@ -188,7 +198,10 @@ class _Job:
                 now = {name: value[:active] for name, value in params.items()}
                 kept = {key: {n: v[:active] for n, v in tree.items()} for key, tree in memory.items()}
             batch = self._batch(
-                pool[:active, step], batches.index[:active, step], batches.sizes[:active, step]
+                pool[:active, step],
+                batches.index[:active, step],
+                batches.sizes[:active, step],
+                noise[:active, step],
             )
             losses = torch.zeros(active)
 
@@ -200,9 +213,10 @@ class _Job:
 
             self.work.update.step(now, kept, gradient, self.work.lr, step)
             total[:active] += losses
-        return torch.nan_to_num(total / self.steps, nan=float("inf"))  # NaN is kept for 'took no step'
+        mean = total / self.steps
+        return mean.masked_fill(mean.isnan(), float("inf"))  # NaN is kept for 'took no step'
 
-    def _batch(self, pool: Tensor, index: Tensor, sizes: Tensor) -> Batch:
+    def _batch(self, pool: Tensor, index: Tensor, sizes: Tensor, noise: Tensor) -> Batch:
         present = None
         if self.model.one_by_one:
             size = int(sizes[0])
@@ -210,7 +224,18 @@ class _Job:
         elif int(sizes.min()) < index.shape[1]:
             present = (torch.arange(index.shape[1]) < sizes[:, None]).float().to(self.federation.x.device)
         x, y = _gather(self.federation, pool)
-        return Batch(x, y, self.rows[: len(pool)], index, present)
+        return Batch(x, y, self.rows[: len(pool)], index, present, noise)
+
+
+def _place(rows: Tensor) -> slice | Tensor:
+    """Consecutive rows as a slice, which needs no copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if bool((rows.diff() == 1).all()) else rows
+
+
+def _some_rows(params: Params, rows: Tensor) -> Params:
+    place = _place(rows)
+    return {name: value[place] for name, value in params.items()}
 
 
 def _gather(federation: Federation, index: Tensor) -> tuple[Tensor, Tensor]:

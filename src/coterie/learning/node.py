@@ -90,6 +90,7 @@ class LearningNode:
         loss: Loss | None = None,
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
+        reported: bool = True,
         **settings: Any,
     ) -> Params:
         work = LocalWork.resolve(self.training, self.round, settings)
@@ -104,13 +105,14 @@ class LearningNode:
             params, self.federation, chosen, self.rng(work.stream), work, loss or cross_entropy, names
         )
         self._check_finite(losses)
-        self.train_loss = torch.where(losses.isnan(), self.train_loss, losses)
+        if reported:
+            self.train_loss = torch.where(losses.isnan(), self.train_loss, losses)
         return result
 
     def predict(self, params: Params, split: str = "train", rows: Tensor | None = None) -> Tensor:
         part, rows = self._split(split), self._all_rows(rows)
         width = int(part.sizes[rows].max()) if len(rows) else 0
-        result = torch.zeros(len(rows), width, self.federation.n_classes, device=self.federation.x.device)
+        result = self.federation.x.new_zeros(len(rows), width, self.federation.n_classes)
 
         def see(visit: Visit) -> None:
             result[visit.rows, visit.columns] = visit.logits * visit.present[..., None].to(result.device)
@@ -123,6 +125,9 @@ class LearningNode:
         return (torch.arange(int(sizes.max()) if len(sizes) else 0) < sizes[:, None]).float()
 
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
+        if split == "common":
+            unknown = torch.full((len(next(iter(params.values()))),), float("nan"))
+            return self.evaluate_common(params) or Scores(unknown, unknown)
         part, rows = self._split(split), self._all_rows(rows)
         return self._score(
             len(rows), lambda see: self.executor.visit(params, self.federation, part, rows, see)
@@ -182,7 +187,8 @@ class LearningNode:
         if bool(bad.any()):
             peers = self.ids[bad].tolist()
             shown = ", ".join(map(str, peers[:5])) + (", ..." if len(peers) > 5 else "")
+            when = "before the first round" if self.round < 0 else f"in round {self.round}"
             raise DivergedError(
-                f"the loss of peer {shown} became NaN or infinite in round {self.round}; "
+                f"the loss of peer {shown} became NaN or infinite {when}; "
                 "try a smaller training.lr or set training.clip"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ class LocalWork:
     lr: float
     stream: str = "batches"
     epochs: Tensor | None = None  # (rows,) uneven compute
+    batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
 
     @classmethod
     def resolve(cls, training: Training, round: int, settings: dict[str, Any]) -> LocalWork:
@@ -37,8 +39,12 @@ class LocalWork:
         if uneven is not None:
             del settings["epochs"]
         mu, anchor = settings.pop("proximal", (0.0, None))
+        per_step = settings.pop("batches_per_step", 1)
+        around: Callable[[Update], Update] | None = settings.pop("around", None)
         merged = Training(**{**vars(training), **settings})
         rule = update or optimiser(merged)
+        if around is not None:
+            rule = around(rule)
         if mu:
             rule = Proximal(mu, anchor, rule)
-        return cls(merged, rule, merged.lr_at(round), stream, uneven)
+        return cls(merged, rule, merged.lr_at(round), stream, uneven, per_step)

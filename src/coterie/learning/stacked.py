@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from coterie.learning.updates import Gradients, Outer
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
+_WIDE = 32  # outputs from which a linear layer is faster with its weights stored as (in, out)
 _ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Identity)
 
 
@@ -32,19 +34,32 @@ class StackedLayers:
     one_by_one = False
 
     def __init__(self, module: nn.Sequential) -> None:
-        self._layers = list(module.named_children())
+        # Not named_children(), which names a layer that occurs twice (a ReLU) only once.
+        self._layers = [(name, _not_in_place(layer)) for name, layer in module._modules.items()]
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
         """True for a plain Sequential of layers that have a batched form."""
         if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
             return False
-        return all(
-            isinstance(layer, (nn.Linear, *_ELEMENTWISE))
-            or (isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim == -1)
-            or (isinstance(layer, nn.BatchNorm1d) and layer.affine and layer.track_running_stats)
-            for layer in module
-        )
+        layers = list(module)
+        with_weights = [layer for layer in layers if type(layer) in (nn.Linear, nn.BatchNorm1d)]
+        if len(set(map(id, with_weights))) < len(with_weights):  # a layer that occurs twice
+            return False
+        kinds = [type(layer) for layer in layers]
+        if nn.BatchNorm1d in kinds and nn.Flatten in kinds[kinds.index(nn.BatchNorm1d) :]:
+            return False  # it normalises channels, not features
+        return all(map(_has_batched_form, layers))
+
+    def arranged(self, params: Params) -> Params:
+        """A copy, with the weights of wide layers laid out in memory as the products like it."""
+
+        def copied(p: Tensor) -> Tensor:
+            if p.dim() == 3 and p.shape[1] >= _WIDE:
+                return p.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
+            return p.clone(memory_format=torch.contiguous_format)
+
+        return {name: copied(p) for name, p in params.items()}
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -95,10 +110,34 @@ class StackedLayers:
         return x
 
 
+def _has_batched_form(layer: nn.Module) -> bool:
+    """Exact types: a subclass or a hook may compute something else."""
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        return False
+    if isinstance(layer, nn.Flatten):
+        return type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1
+    if isinstance(layer, nn.BatchNorm1d):
+        return type(layer) is nn.BatchNorm1d and layer.affine and layer.track_running_stats
+    return type(layer) in (nn.Linear, *_ELEMENTWISE)
+
+
+def _not_in_place(layer: nn.Module) -> nn.Module:
+    """ReLU(inplace=True) would overwrite the outputs that the backward pass needs."""
+    if getattr(layer, "inplace", False):
+        layer = copy.copy(layer)
+        layer.inplace = False  # type: ignore[assignment]
+    return layer
+
+
 def _linear(params: Params, name: str, x: Tensor) -> Tensor:
-    weight = params[f"{name}.weight"].transpose(1, 2)
-    bias = params.get(f"{name}.bias")
-    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+    """(rows, batch, out), as the faster of x W^T and (W x^T)^T."""
+    weight, bias = params[f"{name}.weight"], params.get(f"{name}.bias")
+    if weight.shape[1] >= _WIDE:
+        weight = weight.transpose(1, 2)
+        return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+    x = x.transpose(1, 2)
+    y = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias[:, :, None], weight, x)
+    return y.transpose(1, 2)
 
 
 def _running(params: Params, name: str) -> tuple[Tensor, Tensor]:
@@ -127,7 +166,7 @@ def _batch_statistics(
     running_mean, running_var = _running(params, name)
     several = count > 1
     with torch.no_grad():
-        rate = (layer.momentum or 0.0) * several
+        rate = (layer.momentum or 0.0) * several.to(x.dtype)
         running_mean.add_(rate * (mean - running_mean))
         running_var.add_(rate * (var * count / (count - 1).clamp(min=1) - running_var))
     return torch.where(several, mean, running_mean), torch.where(several, var, running_var)

@@ -18,7 +18,7 @@ def average(mine: Params, inbox: Inbox, weights: Tensor | None = None) -> Params
     home) are kept as they are.
     """
     if weights is None:
-        share = 1.0 / (inbox.count + 1).float()
+        share = 1.0 / (inbox.count + 1).double()
         received = cast(Params, inbox.sum())
         own = share
     else:
@@ -28,12 +28,13 @@ def average(mine: Params, inbox: Inbox, weights: Tensor | None = None) -> Params
     mixed = dict(mine)
     for name, total in received.items():
         if share is None:
-            mixed[name] = total.addcmul_(mine[name], per_row(own, total))
+            mixed[name] = total.addcmul_(mine[name], per_row(own, total).to(total.dtype))
         else:
-            mixed[name] = total.add_(mine[name]).mul_(per_row(share, total))
+            mixed[name] = total.add_(mine[name]).mul_(per_row(share, total).to(total.dtype))
     return mixed
 
 
 def share_per_row(inbox: Inbox, weights: Tensor) -> Tensor:
-    """(rows,) sum of the weights of each row's messages."""
+    """(rows,) sum of the weights of each row's messages, in double precision."""
+    weights = weights.double()
     return weights.new_zeros(len(inbox.count)).index_add_(0, inbox.rows, weights)

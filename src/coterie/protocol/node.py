@@ -25,6 +25,7 @@ class Batch:
     rows: Tensor  # (rows,) which rows of the node these are, to look up per-row values
     index: Tensor  # (rows, batch) position of each sample in its row's training data
     present: Tensor | None  # (rows, batch) 1 for samples, 0 for padding; None: all are samples
+    noise: Tensor | None = None  # (rows,) seeds of a model's own randomness, such as Dropout, in this step
 
     def mean(self, values: Tensor) -> Tensor:
         """(rows,) mean of a value per sample, without the padding."""
@@ -80,14 +81,19 @@ class Node(Protocol):
         loss: Loss | None = None,
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
+        reported: bool = True,
         **settings: Any,
     ) -> Params:
         """Local training of each row on its own data; returns new parameters.
 
         loss: default is cross-entropy. only: names to change. active: (rows,) bool, who trains.
+        reported: False for work beside the round's training (a gradient for the hub, fine-tuning for the
+        measurement), whose loss is not to be recorded as the round's training loss.
         settings: override the experiment's `training` section for this call (steps, momentum, ...);
-        `epochs` may be a (rows,) tensor. Also: `update`, another update rule; `proximal=(mu, anchor)`,
-        a pull towards a model; `stream`, the name of the batches' random stream when a round trains twice.
+        `epochs` may be a (rows,) tensor. Also: `update`, another update rule; `around`, a function
+        that wraps the experiment's own rule in another; `proximal=(mu, anchor)`, a pull towards a model;
+        `stream`, the name of the batches' random stream when a round trains twice; `batches_per_step`, how
+        many mini-batches the update rule needs for what counts as one step.
         """
 
     def predict(self, params: Params, split: str = "train", rows: Tensor | None = None) -> Tensor:
@@ -100,7 +106,10 @@ class Node(Protocol):
         """(rows, n): 1 where `predict` holds a sample, 0 where it holds padding."""
 
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
-        """Accuracy and loss of each row's model on its own data."""
+        """Accuracy and loss of each row's model on its own data.
+
+        split: also "common", the test set for all where there is one (else NaN), for diagnostics only.
+        """
 
     def rng(self, purpose: str) -> Stream:
         """Each row's own random numbers of this round for this purpose."""

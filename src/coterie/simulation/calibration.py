@@ -26,9 +26,11 @@ def fastest_executor(
     for name in ("stacked", "looped"):
         try:
             executor = Executor(name, module, workers)
+            _time(executor, module, federation, training, steps=1)  # warm up
         except ConfigError:
+            if name == "looped":  # nothing else can run it
+                raise
             continue
-        _time(executor, module, federation, training, steps=1)  # warm up
         seconds[name] = _time(executor, module, federation, training, steps=_STEPS)
     return min(seconds, key=lambda name: seconds[name])
 

@@ -6,6 +6,7 @@ next round and the traffic so far are all that is needed to go on as if nothing 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -32,10 +33,12 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RunFolderError(
             f"cannot write {path}: {error.strerror}; what was there before is intact"
         ) from None
+    finally:  # also after Ctrl-C
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: Path, simulation: Simulation, notes: dict[str, Any]) -> None:

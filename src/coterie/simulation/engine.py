@@ -186,7 +186,7 @@ class Simulation:
 
     def _gather(self, parts: list[Tensor]) -> Tensor:
         """Put the rows of all blocks in the order of peers; the hub is left out."""
-        if len(parts) == 1:
+        if self.shards is None:
             return parts[0][: self.federation.peers]
         ids = torch.cat([block.node.ids for block in self.blocks])
         return torch.cat(parts)[torch.argsort(ids)][: self.federation.peers]
@@ -210,7 +210,7 @@ def _data_of(federation: Federation, ids: Tensor, hub: int | None) -> Federation
     """The data of a block of nodes; the hub, always the last node, has none."""
     has_hub = hub is not None and hub in ids
     peers = ids[ids != hub] if has_hub else ids
-    if len(peers) < federation.peers:
+    if not torch.equal(peers, torch.arange(federation.peers)):
         federation = federation.take(peers)
     if not has_hub:
         return federation

@@ -1,0 +1,66 @@
+"""Losses for learning from teachers' outputs on one's own samples: (rows, batch, classes) logits."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from coterie.protocol.inbox import Inbox
+from coterie.protocol.node import Batch, Node
+from coterie.protocol.trees import Params, Tree, per_row
+
+
+def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """(rows, batch) KL(p_teacher || p_student) of each sample, both softened by the temperature.
+
+    Without the customary factor temperature^2, which the caller applies where its paper does.
+    """
+    teacher = (teacher_logits / temperature).log_softmax(-1)
+    student = (student_logits / temperature).log_softmax(-1)
+    return (teacher.exp() * (teacher - student)).sum(-1)
+
+
+def class_weights(batch: Batch, n_classes: int) -> Tensor:
+    """(rows, batch) weight of each sample by the rarity of its class in the row's own batch.
+
+    1 / count of the class, rescaled to mean 1 over the classes that are present; 0 for padding.
+    """
+    present = torch.ones_like(batch.y, dtype=torch.float32) if batch.present is None else batch.present
+    counts = present.new_zeros(len(batch.y), n_classes).scatter_add_(1, batch.y, present)
+    here = counts > 0
+    inverse = here / counts.clamp(min=1)
+    scale = here.sum(1, keepdim=True) / inverse.sum(1, keepdim=True)
+    return (inverse * scale).gather(1, batch.y) * present
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """(rows,) mean of a value per sample; padding has weight 0."""
+    return (values * weights).sum(1) / weights.sum(1)
+
+
+def logits_of(peers: Tree, mine: Params, rows: Tensor, node: Node) -> Tensor:
+    """(messages, n, classes) of received models on the samples of the rows that received them.
+
+    What was not sent, such as BatchNorm statistics that stay at home, is taken from the row's own model.
+    """
+    received = cast(Params, peers)
+    whole = {n: received[n] if n in received else own.index_select(0, rows) for n, own in mine.items()}
+    return node.predict(whole, rows=rows)
+
+
+def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:
+    """(rows, n, classes) mean of one's own and the received models' logits on each row's training samples."""
+    own = node.predict(mine)
+
+    def teach(peers: Tree, rows: Tensor) -> Tensor:
+        logits = logits_of(peers, mine, rows, node)
+        return pad(logits, (0, 0, 0, own.shape[1] - logits.shape[1]))
+
+    received = inbox.mean_of(teach)
+    if received is None:
+        return own
+    count = per_row(inbox.count, own).to(own)
+    return (own + count * received) / (count + 1)

@@ -1,0 +1,45 @@
+"""Partial personalisation: a body that is shared and a head that stays at home."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.errors import ConfigError
+from coterie.protocol import Node, Params
+
+
+def pick(params: Params, names: tuple[str, ...]) -> Params:
+    """The named part of a model, such as `node.body`."""
+    return {name: params[name] for name in names}
+
+
+def train_head_then_body(
+    params: Params, node: Node, head: dict[str, Any], body: dict[str, Any], **both: Any
+) -> Params:
+    """First the head with the body frozen, BatchNorm statistics included; then the body with the head frozen.
+
+    head, body: settings of `node.train` for each of the two phases.
+    """
+    heads = pick(node.train(params, only=node.head, stream="head", **head, **both), node.head)
+    return node.train({**params, **heads}, only=node.body, **body, **both)
+
+
+def head_settings(epochs: int, lr: float | None) -> dict[str, Any]:
+    """The head's own number of epochs, also where the experiment counts steps, and its own learning rate."""
+    settings: dict[str, Any] = {"epochs": epochs, "steps": None}
+    return settings if lr is None else {**settings, "lr": lr}
+
+
+def uneven_epochs(groups: int, node: Node) -> dict[str, Any]:
+    """Uneven compute: peer i does 1 + i mod `groups` local epochs; 0 groups: as the experiment says."""
+    return {"epochs": 1 + node.ids % groups, "steps": None} if groups else {}
+
+
+def check_head(epochs: int, lr: float | None, groups: int = 0) -> None:
+    """Refuse settings of the two phases that cannot be."""
+    if epochs < 0:
+        raise ConfigError(f"head_epochs must be 0 or more, not {epochs}")
+    if lr is not None and lr < 0:
+        raise ConfigError(f"head_lr must be 0 or more, not {lr}")
+    if groups < 0:
+        raise ConfigError(f"groups must be 0 (the same epochs for all) or more, not {groups}")

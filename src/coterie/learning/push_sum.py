@@ -1,0 +1,103 @@
+"""Push-sum: averages over directed links, where nobody can make both rows and columns of W sum to 1.
+
+Kempe, Dobra and Gehrke (2003). Each node holds values u and a mass mu, sends equal shares of both to its
+out-neighbours and itself, and adds up what arrives. Shares that leave a node sum to 1, so the totals of u
+and mu over all nodes never change, and z = u / mu tends to the mean. Here z and mu are kept, and u = mu z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from coterie.errors import ContractError
+from coterie.learning.updates import Gradients, Memory, Update
+from coterie.protocol import Exchange, Inbox, Node, Params
+from coterie.protocol.trees import map_params, per_row
+
+Received = dict[str, Params]
+SMALLEST_MASS = 1e-8
+
+
+def push(z: Params, mass: Tensor, node: Node) -> Generator[Exchange, Inbox, tuple[Tensor, Received]]:
+    """Push a share of (mu z, mu) to each out-neighbour; returns the mass that stays, and what arrived.
+
+    One of the out-degree + 1 equal shares is the node's own. So are those of messages that did not arrive:
+    mass is never lost with them.
+    """
+    receivers = node.graph.out_degree[node.ids]
+    share = mass / (receivers + 1)  # p mu_i
+    share = share.where(mass > SMALLEST_MASS, 0.0)  # a node that nobody sends to would go down to zero
+    inbox = yield Exchange({"values": biased(z, share), "mass": {"mu": share}})
+    return mass - share * (receivers - inbox.lost), cast(Received, inbox.sum())
+
+
+def merge(z: Params, stays: Tensor, received: Received) -> tuple[Params, Tensor]:
+    """The new (z, mu) from one's own share and the received ones.
+
+    A row whose mass became too small to divide by keeps its z: nothing of weight has reached it. So do
+    names that were not sent.
+    """
+    arrived = received.get("mass", {}).get("mu")
+    mass = stays if arrived is None else stays + arrived
+    usable = mass > SMALLEST_MASS
+    merged = dict(z)
+    for name, total in received.get("values", {}).items():
+        own, divisor = _weights(stays, total), _weights(mass.clamp(min=SMALLEST_MASS), total)
+        mean = torch.addcmul(total, z[name], own).div_(divisor)  # z = u / mu
+        merged[name] = mean.where(per_row(usable, total).to(total.device), z[name])
+    return merged, mass
+
+
+def biased(z: Params, mass: Tensor) -> Params:
+    """u = mu z."""
+    return map_params(lambda value: value * _weights(mass, value), z)
+
+
+def check_mass(mass: Tensor, node: Node) -> None:
+    """What each node can check by itself: its mass is positive and no more than there is in total."""
+    wrong = ~((mass > 0) & (mass <= node.graph.nodes * (1 + 1e-6)))
+    if bool(wrong.any()):
+        peer, value = int(node.ids[wrong][0]), float(mass[wrong][0])
+        raise ContractError(
+            f"round {node.round}: the push-sum mass of peer {peer} is {value}, not between 0 and "
+            f"{node.graph.nodes}, the number of peers: messages were counted twice, or took mass with them"
+        )
+
+
+@dataclass(frozen=True)
+class ScaledSteps:
+    """Another rule whose every step is scaled, row by row."""
+
+    factors: Tensor  # (rows,) over all rows of the node
+    inner: Update
+
+    def begin(self, params: Params, rows: Tensor) -> Memory:
+        before = {name: value.clone() for name, value in params.items()}
+        return {**self.inner.begin(params, rows), "before": before, "scale": {"rows": self.factors[rows]}}
+
+    def step(
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+    ) -> None:
+        for name, value in memory["before"].items():
+            value.copy_(params[name])
+        self.inner.step(params, memory, gradient, lr, number)
+        for name, value in memory["before"].items():
+            step = params[name].sub_(value)
+            step.mul_(_weights(memory["scale"]["rows"], value)).add_(value)
+
+
+def step_on(literal: bool, mass: Tensor) -> dict[str, Any]:
+    """Settings of local training: steps on z, or literally on u, which moves z by lr / mu."""
+    if not literal:
+        return {}
+    return {"around": partial(ScaledSteps, 1.0 / mass.clamp(min=SMALLEST_MASS))}
+
+
+def _weights(values: Tensor, like: Tensor) -> Tensor:
+    return per_row(values, like).to(like.device, like.dtype)

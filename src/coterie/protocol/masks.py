@@ -1,0 +1,75 @@
+"""Keys and masks: X25519 key agreement, HKDF-SHA256, AES-256-CTR as a stream of random words, AES-GCM."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from coterie.errors import SecureSumError
+from coterie.protocol.fixed_point import Words
+
+_NONCE_BYTES = 12
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """An X25519 key; the private half is never shown."""
+
+    public: bytes
+    private: bytes = field(repr=False)
+
+    @classmethod
+    def fresh(cls) -> KeyPair:
+        return cls.of(secrets.token_bytes(32))
+
+    @classmethod
+    def of(cls, private: bytes) -> KeyPair:
+        public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+        return cls(public, private)
+
+    def agree(self, public: bytes, purpose: bytes) -> bytes:
+        """The 32-byte key for this purpose that only the two holders of the private halves can compute."""
+        return derive(self.exchange(public), purpose)
+
+    def exchange(self, public: bytes) -> bytes:
+        """The raw shared secret (RFC 7748)."""
+        try:
+            own = X25519PrivateKey.from_private_bytes(self.private)
+            return own.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise SecureSumError("a member's public key is not a valid X25519 key") from error
+
+
+def derive(secret: bytes, purpose: bytes) -> bytes:
+    """A 32-byte key for one purpose from a shared secret."""
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret)
+
+
+def keystream(key: bytes, n: int, counter: bytes = bytes(16)) -> Words:
+    """(n,) random 32-bit words that follow from the key: AES-256-CTR over zeros, little-endian."""
+    stream = Cipher(AES(key), CTR(counter)).encryptor().update(bytes(4 * n))
+    return np.frombuffer(stream, dtype="<u4").astype(np.uint32, copy=False)
+
+
+def seal(key: bytes, content: bytes, about: bytes) -> bytes:
+    """Encrypt and authenticate; `about` (who to whom, in which session) must match when opened."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, content, about)
+
+
+def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
+    """The content of a sealed box; an altered or misdirected one is an error."""
+    try:
+        return AESGCM(key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], about)
+    except (InvalidTag, ValueError) as error:
+        raise SecureSumError("a sealed share was altered or meant for somebody else") from error

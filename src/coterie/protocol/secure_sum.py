@@ -1,0 +1,172 @@
+"""Secure aggregation in a group without a server: whoever asks learns the sum of the members' vectors.
+
+Two forms with the same four steps and messages (see `secure_member`): pairwise masks with a self-mask
+(Bonawitz et al. 2017), and one-time masks shared as vectors (Tjell and Wisniewski 2021). Both survive
+drop-outs as long as `threshold` members answer; below it they fail with `SecureSumError` and no leak.
+
+What it protects against: a collector that is curious, or that tells members different things about who
+survived; up to threshold - 1 members that pool what they know. What it does not: keys must reach the
+members unaltered (peers use their TLS identities for that). The collector learns the sum: in a group of two
+each member can subtract its own vector, and sums over groups that differ in one member
+reveal the difference of two vectors. Vectors are clipped and quantised (`FixedPoint`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from coterie.errors import SecureSumError
+from coterie.protocol.fixed_point import FixedPoint, Words, quantised_sum
+from coterie.protocol.masks import KeyPair, keystream
+from coterie.protocol.secure_member import (
+    STEPS,
+    Keys,
+    Member,
+    OneTimeMember,
+    PairwiseMember,
+    Plan,
+    Reveal,
+    field_sum,
+    pair_mask,
+    ring_sum,
+)
+from coterie.protocol.shamir import VECTOR_PRIME, combine, combine_vectors
+
+Form: TypeAlias = Literal["pairwise", "one-time"]
+A = TypeVar("A")
+
+
+class Collector:
+    """The node that asks for the sum: passes messages on, and lifts the masks of the sum at the end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._roster: dict[int, Keys] = {}
+        self._sharers: list[int] = []
+        self._masked: dict[int, Words] = {}
+
+    def roster(self, keys: Mapping[int, Keys]) -> dict[int, Keys]:
+        """After `advertise`: the keys of those that answered, for all of them."""
+        self.plan.require(keys, "advertise")
+        self._roster = dict(keys)
+        return self._roster
+
+    def route(self, boxes: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
+        """After `share`: the sealed boxes for each member that shared, by sender."""
+        self.plan.require(boxes, "share")
+        self._sharers = sorted(boxes)
+        for sender in self._sharers:
+            if {sender, *boxes[sender]} != set(self._roster):
+                raise SecureSumError(f"member {sender} did not send shares to all others")
+        return {
+            to: {sender: boxes[sender][to] for sender in self._sharers if sender != to}
+            for to in self._sharers
+        }
+
+    def survivors(self, masked: Mapping[int, Words]) -> list[int]:
+        """After `mask`: whose vectors are in the sum."""
+        self.plan.require(masked, "mask")
+        if len({len(vector) for vector in masked.values()}) > 1:
+            raise SecureSumError("the members' vectors have different lengths")
+        self._masked = dict(masked)
+        return sorted(masked)
+
+    def total(self, answers: Mapping[int, Any]) -> Tensor:
+        """After `unmask`: the sum over the survivors."""
+        self.plan.require(answers, "unmask")
+        return self.plan.encoding.decode(self._unmasked(answers), len(self._masked))
+
+    def _unmasked(self, answers: Mapping[int, Any]) -> Words:
+        raise NotImplementedError
+
+
+class PairwiseCollector(Collector):
+    """Removes the survivors' self-masks, and the pair masks of those that dropped out."""
+
+    def _unmasked(self, answers: Mapping[int, Reveal]) -> Words:
+        total = ring_sum(self._masked.values())
+        for member in self._masked:
+            seeds = {self.plan.point(a): r.seeds[member] for a, r in answers.items() if member in r.seeds}
+            total -= keystream(combine(seeds, self.plan.threshold), len(total))
+        for member in self._sharers:
+            if member not in self._masked:
+                total += self._left_behind(member, answers, len(total))
+        return total
+
+    def _left_behind(self, member: int, answers: Mapping[int, Reveal], n: int) -> Words:
+        """What a member that dropped out would have added to cancel its masks with the survivors."""
+        shares = {self.plan.point(a): r.keys[member] for a, r in answers.items() if member in r.keys}
+        pair = KeyPair.of(combine(shares, self.plan.threshold))
+        if pair.public != self._roster[member].masking:
+            raise SecureSumError(f"the shares of member {member}'s key do not give its key")
+        return ring_sum(
+            pair_mask(pair, self._roster[other].masking, member, other, self.plan, n)
+            for other in self._masked
+        )
+
+
+class OneTimeCollector(Collector):
+    """Interpolates the sum of the survivors' masks and subtracts it."""
+
+    def _unmasked(self, answers: Mapping[int, Words]) -> Words:
+        shares = {self.plan.point(member): share for member, share in answers.items()}
+        masks = combine_vectors(shares, self.plan.threshold)
+        return field_sum((*self._masked.values(), np.uint32(VECTOR_PRIME) - masks))
+
+
+_KINDS: dict[Form, tuple[type[PairwiseMember] | type[OneTimeMember], type[Collector]]] = {
+    "pairwise": (PairwiseMember, PairwiseCollector),
+    "one-time": (OneTimeMember, OneTimeCollector),
+}
+
+
+def secure_sum_locally(
+    vectors: Sequence[Tensor],
+    threshold: int | None = None,
+    *,
+    dropped: Mapping[int, str] | None = None,
+    form: Form = "pairwise",
+    encoding: FixedPoint | None = None,
+) -> Tensor:
+    """The sum of the members' vectors, with all members run in this process message by message.
+
+    threshold: default: a majority. dropped: member -> the step (advertise, share, mask, unmask) from
+    which on it is silent. The sum is over those that got as far as `mask`; see `quantised_sum`.
+    """
+    member_kind, collector_kind = _KINDS[form]
+    numbers = tuple(range(len(vectors)))
+    threshold = len(vectors) // 2 + 1 if threshold is None else threshold
+    plan = Plan(secrets.token_bytes(16), numbers, threshold, encoding or FixedPoint())
+    members = {number: member_kind(number, vectors[number], plan) for number in numbers}
+    last = {number: STEPS.index(step) for number, step in (dropped or {}).items()}
+
+    def answers(step: str, among: Sequence[int], ask: Callable[[Any], A]) -> dict[int, A]:
+        there = [m for m in among if last.get(m, len(STEPS)) > STEPS.index(step)]
+        return {number: ask(members[number]) for number in there}
+
+    collector = collector_kind(plan)
+    roster = collector.roster(answers("advertise", numbers, lambda m: m.advertise()))
+    boxes = collector.route(answers("share", list(roster), lambda m: m.share(roster)))
+    masked = answers("mask", list(boxes), lambda m: m.mask(boxes[m.number]))
+    survivors = collector.survivors(masked)
+    return collector.total(answers("unmask", survivors, lambda m: m.unmask(survivors)))
+
+
+__all__ = [
+    "Collector",
+    "FixedPoint",
+    "Form",
+    "Member",
+    "OneTimeCollector",
+    "OneTimeMember",
+    "PairwiseCollector",
+    "PairwiseMember",
+    "Plan",
+    "quantised_sum",
+    "secure_sum_locally",
+]

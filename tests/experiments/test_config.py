@@ -1,0 +1,230 @@
+"""From what the user typed to an experiment: precedence, presets, round trips, and mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.errors import ConfigError, CoterieError
+from coterie.experiments.config import build_algorithm, load_toml, override, resolve
+from coterie.experiments.history import distribution
+from coterie.experiments.prepare import prepare
+from coterie.experiments.schema import Experiment
+
+
+def test_defaults_follow_from_data_and_algorithm() -> None:
+    experiment = resolve({})
+    assert (experiment.algorithm, experiment.data, experiment.topology) == ("local", "digits", "full")
+    assert experiment.model
+    assert experiment.partition
+    assert resolve({"algorithm": "fedavg"}).topology == "star"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("rounds=7", {"rounds": 7}),
+        ("training.lr=0.5", {"training": {"lr": 0.5}}),
+        (" seed = 3", {"seed": 3}),
+        ("topology=random-regular(4)", {"topology": "random-regular(4)"}),
+        ("data=synthetic(0.5,0.5)", {"data": "synthetic(0.5,0.5)"}),
+        ('model="mlp"', {"model": "mlp"}),
+        ("partition=dirichlet(a=0.1)", {"partition": "dirichlet(a=0.1)"}),
+        ("settings.flag=true", {"settings": {"flag": True}}),
+        ("model=", {"model": ""}),
+    ],
+)
+def test_set_parses_toml_or_text(assignment: str, expected: dict[str, Any]) -> None:
+    table: dict[str, Any] = {}
+    override(table, assignment)
+    assert table == expected
+
+
+def test_set_goes_into_sections_and_wins() -> None:
+    table: dict[str, Any] = {"training": {"lr": 0.1, "epochs": 3}}
+    for assignment in ("training.lr=0.2", "training.lr=0.3", "peers=4"):
+        override(table, assignment)
+    assert table == {"training": {"lr": 0.3, "epochs": 3}, "peers": 4}
+
+
+@pytest.mark.parametrize("wrong", ["rounds", "=3", "  =3", "rounds.x=1"])
+def test_set_refuses_what_is_no_assignment(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        override({"rounds": 3}, wrong)
+
+
+def test_precedence_of_preset_inline_settings_and_training() -> None:
+    preset = resolve({"algorithm": "d-psgd", "preset": "blend-dfl"})
+    assert (preset.training.epochs, preset.training.lr, preset.training.weight_decay) == (5, 0.01, 5e-4)
+    mine = resolve({"algorithm": "d-psgd", "preset": "blend-dfl", "training": {"lr": 0.3}})
+    assert (mine.training.lr, mine.training.epochs) == (0.3, 5), "what the user says wins over the preset"
+    assert build_algorithm(resolve({"algorithm": "d-psgd(metropolis)"})).settings()["mixing"] == "metropolis"
+    both = resolve({"algorithm": "random-gossip(peers=2)", "settings": {"peers": 5}})
+    assert build_algorithm(both).settings()["peers"] == 5
+    assert build_algorithm(resolve({"algorithm": "random-gossip(2)"})).settings()["peers"] == 2
+
+
+RICH: dict[str, Any] = {
+    "algorithm": "dfedavgm(metropolis,momentum=0.5)",
+    "preset": "dfedpgp",
+    "data": "synthetic(0.5,0.5)",
+    "model": "mlp(20)",
+    "topology": "random-regular(4)",
+    "peers": 12,
+    "seed": 2**40,
+    "init": "independent",
+    "training": {"steps": 4, "lr": 0.123456789012345},
+    "splitting": {"validation": 0.1, "samples_per_peer": 30},
+    "evaluation": {"every": 3, "global_accuracy": "always"},
+    "execution": {"executor": "looped", "workers": 2},
+    "faults": {"churn": 0.25},
+}
+
+
+def test_config_of_a_run_resolves_to_the_same_experiment(tmp_path: Path) -> None:
+    for raw in ({}, RICH, {"algorithm": "fedprox", "data": "digits"}):
+        experiment = resolve(raw)
+        path = tmp_path / "config.toml"
+        path.write_text(experiment.to_toml())
+        again = resolve(load_toml(path))
+        assert again == experiment
+        assert build_algorithm(again) == build_algorithm(experiment)
+
+
+def test_paths_start_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when that folder was itself given relative to the current one."""
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "edges.csv").write_text("0,1\n")
+    raw = {
+        "model": "net.py:Net",
+        "data": "mine.py:load",
+        "topology": "edges(edges.csv)",
+        "data_dir": "files",
+    }
+    monkeypatch.chdir(tmp_path)
+    for base in (tmp_path / "exp", Path("exp")):
+        experiment = resolve(raw, base_dir=base)
+        folder = tmp_path / "exp"
+        assert experiment.model == f"{folder}/net.py:Net"
+        assert experiment.data == f"{folder}/mine.py:load"
+        assert experiment.topology == f"edges({folder}/edges.csv)"
+        assert experiment.data_dir == f"{folder}/files"
+    keyword = resolve({**raw, "topology": "edges(edges.csv,directed=true)"}, base_dir=folder)
+    assert keyword.topology == f"edges({folder}/edges.csv,directed=true)"
+
+
+def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    assert resolve({}).data_dir == str(tmp_path)
+    assert resolve({"data_dir": "/elsewhere"}).data_dir == "/elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"algoritm": "local"}, "algorithm"),
+        ({"training": {"learning": 1}}, r"training\.learning"),
+        ({"training": {"epoch": 1}}, "did you mean epochs"),
+        ({"training": 3}, "section"),
+        ({"settings": 3}, "section"),
+        ({"algorithm": "d-pgsd"}, "d-psgd"),
+        ({"algorithm": "local(3)"}, "at most 0 settings"),
+        ({"algorithm": "d-psgd", "settings": {"mixin": "uniform"}}, "did you mean mixing"),
+        ({"algorithm": "d-psgd", "settings": {"mixing": "uniforn"}}, "mixing"),
+        ({"algorithm": "random-gossip", "settings": {"peers": "many"}}, "peers"),
+        ({"algorithm": "d-psgd", "preset": "blend"}, "blend-dfl"),
+        ({"algorithm": "local", "preset": "x"}, "has none"),
+        ({"data": "digit"}, "digits"),
+        ({"model": "mlpp"}, "mlp"),
+        ({"partition": "dirichlett(0.1)"}, "dirichlet"),
+        ({"topology": "rign"}, "ring"),
+        ({"topology": "random-regular(x)"}, "int"),
+        ({"peers": 0}, "peers"),
+        ({"peers": "ten"}, "peers"),
+        ({"rounds": -1}, "rounds"),
+        ({"training": {"lr": -1.0}}, r"training\.lr"),
+        ({"training": {"lr": float("nan")}}, r"training\.lr"),
+        ({"training": {"optimizer": "adm"}}, "optimizer"),
+        ({"faults": {"churn": 1.5}}, r"faults\.churn"),
+        ({"execution": {"executor": "stakced"}}, r"execution\.executor"),
+        ({"algorithm": "fedavg", "topology": "ring"}, "star"),
+        ({"algorithm": "fedavg(participation=0)"}, "participation"),
+    ],
+)
+def test_mistakes_are_named(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"algorithm": "oracle", "partition": "iid"}, "clusters"),
+        ({"algorithm": "d-psgd(metropolis)", "topology": "directed(2)"}, "both ways"),
+        ({"topology": "random-regular(3)", "peers": 5}, "5"),
+        ({"topology": "random-regular(7)", "peers": 5}, "5"),
+        ({"peers": 5000, "topology": "ring"}, "5000"),
+        ({"data": "mnist", "data_dir": "/nowhere"}, "/nowhere"),
+        ({"execution": {"device": "nonsense"}}, "nonsense"),
+        ({"model": "/nowhere/net.py:Net"}, "/nowhere/net.py"),
+        ({"data": "/nowhere/data.py:load"}, "/nowhere/data.py"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(CoterieError, match=message):
+        prepare(resolve({"data": "digits", **raw}))
+
+
+def test_cuda_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        monkeypatch.setattr(torch, "empty", _no_cuda)
+    with pytest.raises(ConfigError, match="cuda"):
+        prepare(resolve({"execution": {"device": "cuda"}}))
+
+
+def _no_cuda(*_: Any, **__: Any) -> None:
+    raise RuntimeError("no CUDA device")
+
+
+def test_toml_errors_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        load_toml(path)
+    path.write_text("rounds = \n")
+    with pytest.raises(ConfigError, match=r"bad\.toml.*line 1"):
+        load_toml(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        load_toml(path)
+
+
+@given(st.integers(1, 300), st.one_of(st.none(), st.integers(1, 40)))
+def test_first_last_and_every_so_many_rounds_are_measured(rounds: int, every: int | None) -> None:
+    experiment = Experiment.model_validate({"rounds": rounds, "evaluation": {"every": every}})
+    measured = [number for number in range(rounds) if experiment.evaluates(number)]
+    step = every or max(1, rounds // 50)
+    assert measured == sorted({0, rounds - 1, *range(step - 1, rounds, step)} & set(range(rounds)))
+    for plan, expected in (("never", []), ("last", [rounds - 1]), ("always", list(range(rounds)))):
+        experiment = Experiment.model_validate({"rounds": rounds, "evaluation": {"global_accuracy": plan}})
+        assert [number for number in range(rounds) if experiment.evaluates_globally(number)] == expected
+
+
+def test_distribution_by_hand() -> None:
+    values = torch.tensor([0.5, 0.1, 0.9, 0.3, float("nan"), 0.7, 0.2, 0.4, 0.6, 0.8, 1.0, 0.0])
+    found = distribution(values)
+    assert found is not None
+    assert found["mean"] == pytest.approx(0.5)
+    assert found["std"] == pytest.approx((sum((k / 10 - 0.5) ** 2 for k in range(11)) / 11) ** 0.5)
+    assert found["worst_decile"] == pytest.approx((0.0 + 0.1) / 2), "of 11 peers the worst two"
+    assert found["per_peer"][4] is None
+    assert found["per_peer"][1] == pytest.approx(0.1)
+    assert distribution(None) is None
+    assert distribution(torch.tensor([float("nan")])) is None
+    ten = distribution(torch.arange(10.0))
+    assert ten is not None
+    assert ten["worst_decile"] == 0.0

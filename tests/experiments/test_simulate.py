@@ -1,0 +1,403 @@
+"""`coterie.simulate`, the Run that it returns, and the folder that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import coterie
+from coterie.errors import ConfigError, CoterieError, DataError, DivergedError, RunFolderError
+from coterie.experiments.config import load_toml, resolve
+from coterie.experiments.prepare import prepare
+from coterie.experiments.run_folder import RunFolder
+from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Round
+from coterie.topology import make
+
+QUICK: dict[str, Any] = {
+    "data": "digits",
+    "model": "mlr",
+    "partition": "dirichlet(0.5)",
+    "topology": "ring",
+    "peers": 4,
+    "rounds": 2,
+    "splitting": {"samples_per_peer": 20, "test_samples_per_peer": 10},
+    "evaluation": {"global_samples": 20},
+    "execution": {"executor": "stacked", "workers": 1},
+}
+LEARNING: dict[str, Any] = {"training": {"lr": 0.2, "epochs": 10}, "execution": {"workers": 1}}
+FEATURES, CLASSES = 4, 3
+
+
+def simulate(**changes: Any) -> coterie.Run:
+    return coterie.simulate(**{**QUICK, **changes})
+
+
+def arrays(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, n)
+    return rng.normal(size=(n, FEATURES)) + 2.0 * y[:, None], y
+
+
+class Net(nn.Module):
+    """Asks for what Coterie can give: the shape of a sample and the number of classes."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        self.hidden, self.norm = nn.Linear(shape[0], 6), nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.norm(self.hidden(x))))
+
+
+def seeded_net() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Net((FEATURES,), CLASSES)
+
+
+def own_data() -> Any:
+    return coterie.from_arrays(*arrays())
+
+
+def without_time(result: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in result.items() if k not in ("seconds", "seconds_per_round", "run_dir")}
+
+
+# What a Run says
+
+
+def test_result_has_what_the_command_line_prints() -> None:
+    run = simulate(algorithm="d-psgd")
+    result = run.result()
+    assert json.loads(json.dumps(result)) == result
+    wanted = """algorithm data model partition topology peers rounds seed personal_accuracy
+        personal_accuracy_after_local personal_accuracy_after_mixing global_accuracy bytes_sent_per_peer
+        seconds seconds_per_round run_dir"""
+    assert set(wanted.split()) <= result.keys()
+    assert result["personal_accuracy"] == result["personal_accuracy_after_mixing"], "D-PSGD's own point"
+    assert len(result["personal_accuracy"]["per_peer"]) == 4
+    model_bytes = 4 * (64 * 10 + 10)
+    assert result["bytes_sent_per_peer"] == 2 * 2 * model_bytes, "two rounds, two neighbours"
+    assert run.graph.tolist() == [[0, 2, 0, 2], [2, 0, 2, 0], [0, 2, 0, 2], [2, 0, 2, 0]]
+    assert run.accuracy_over_time().shape == (2, 4)
+    assert run.history.rounds == [1, 2]
+    assert torch.equal(run.personal_accuracy, run.accuracy_over_time("after_mixing")[-1])
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_models_load_into_the_module_and_have_the_recorded_accuracy(executor: str) -> None:
+    run = simulate(algorithm="local", execution={"executor": executor, "workers": 2})
+    prepared = prepare(run.experiment)
+    federation = prepared.federation
+    for peer in range(4):
+        prepared.module.load_state_dict(run.model(peer))
+        index = federation.test.of(peer)
+        predicted = prepared.module.eval()(federation.x[index]).argmax(1)
+        accuracy = float((predicted == federation.y[index]).float().mean())
+        assert float(run.personal_accuracy[peer]) == pytest.approx(accuracy)
+    assert len(run.models) == 4
+
+
+def test_models_with_batch_norm_load_too() -> None:
+    data = own_data()
+    module = seeded_net()
+    run = coterie.simulate("local", data, module, "iid", "ring", 3, 2, execution={"workers": 1})
+    assert run.executor == "looped", "BatchNorm in a module of one's own cannot be stacked"
+    before = module.state_dict()["norm.running_mean"].clone()
+    module.load_state_dict(run.model(1))
+    assert not torch.equal(before, module.state_dict()["norm.running_mean"])
+
+
+def test_global_accuracy_is_measured_when_asked() -> None:
+    assert simulate().result()["global_accuracy"] is not None
+    never = simulate(evaluation={"global_accuracy": "never", "global_samples": 20})
+    assert never.result()["global_accuracy"] is None
+    always = simulate(evaluation={"global_accuracy": "always", "global_samples": 20})
+    assert [m.get("global_accuracy", "after_local") is None for m in always.history.measurements] == [
+        False
+    ] * 2
+    last = simulate()
+    assert [m.get("global_accuracy", "after_local") is None for m in last.history.measurements] == [
+        True,
+        False,
+    ]
+
+
+# Objects instead of names
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Net, seeded_net(), lambda shape, n_classes: nn.Linear(shape[0], n_classes), "mlr"],
+    ids=["class", "instance", "function", "name"],
+)
+def test_own_models(model: Any) -> None:
+    run = coterie.simulate("d-psgd", own_data(), model, "iid", "full", 3, 3, **LEARNING)
+    assert float(run.personal_accuracy.mean()) > 0.6
+    assert run.experiment.model == ("mlr" if model == "mlr" else "own")
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tuples", "four", "datasets", "dicts", "federation"])
+def test_own_data(kind: str) -> None:
+    data: Any
+    peers = [arrays(20, seed) for seed in range(3)]
+    if kind == "arrays":
+        data = own_data()
+    elif kind == "tuples":
+        data = peers
+    elif kind == "four":
+        data = [(*arrays(20, seed), *arrays(10, seed + 9)) for seed in range(3)]
+    elif kind == "datasets":
+        data = [TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in peers]
+    elif kind == "dicts":
+        data = [{"train": pair, "test": arrays(10, 7)} for pair in peers]
+    else:
+        data = coterie.from_peers(peers)
+    more = {"partition": "iid", "peers": 3} if kind == "arrays" else {}
+    run = coterie.simulate("d-psgd", data, "mlr", topology="full", rounds=3, **LEARNING, **more)
+    assert run.peers == 3
+    assert float(run.personal_accuracy.mean()) > 0.6
+
+
+@pytest.mark.parametrize("kind", ["networkx", "pairs", "array", "tensor", "topology"])
+def test_own_graphs(kind: str) -> None:
+    pairs = [(0, 1), (1, 2)]
+    graph = networkx.Graph(pairs)
+    graph.add_node(3)
+    given: Any = {
+        "networkx": graph,
+        "pairs": pairs,
+        "array": networkx.to_numpy_array(graph, nodelist=range(4)),
+        "tensor": torch.tensor(networkx.to_numpy_array(graph, nodelist=range(4))),
+        "topology": make(pairs, peers=4, seed=0),
+    }[kind]
+    run = simulate(algorithm="d-psgd", topology=given)
+    assert run.graph.tolist() == [[0, 2, 0, 0], [2, 0, 2, 0], [0, 2, 0, 0], [0, 0, 0, 0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfAway(ModelAlgorithm):
+    """A user's own algorithm, with a setting."""
+
+    factor: float = 0.5
+    facts = Facts(paper="own", measured="after_local", communication="none")
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        yield Exchange()
+        node.record(size=torch.stack([p.flatten(1).norm(dim=1) for p in state.params.values()]).sum(0))
+        return ModelState({name: value * self.factor for name, value in state.params.items()})
+
+
+def test_own_algorithm(tmp_path: Path) -> None:
+    run = simulate(algorithm=HalfAway(0.25), run_dir=tmp_path / "run")
+    start = prepare(run.experiment).module.state_dict()
+    for name, value in run.model(0).items():
+        torch.testing.assert_close(value, start[name] * 0.25**2)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["name"], len(line["values"])) for line in lines] == [
+        (0, "size", 4),
+        (1, "size", 4),
+    ]
+    assert lines[1]["values"][0] == pytest.approx(lines[0]["values"][0] * 0.25, rel=1e-5)
+    again = coterie.simulate(HalfAway(0.25), resume_from=tmp_path / "run")
+    assert again.result() | {"seconds": 0, "seconds_per_round": 0} == run.result() | {
+        "seconds": 0,
+        "seconds_per_round": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"topology": make("ring", peers=7, seed=0)}, ConfigError, "7 peers"),
+        ({"model": nn.Linear(3, 10)}, ConfigError, "Linear"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, ConfigError, "10 classes"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()}, ConfigError, "fails on a batch"),
+        ({"model": nn.Linear(64, 10), "init": "independent"}, ConfigError, "independent"),
+        ({"data": [arrays(9), arrays(9)], "peers": 3}, DataError, "peers = 2"),
+        ({"algorithm": "oracle"}, ConfigError, "clusters"),
+        (
+            {"execution": {"executor": "stacked"}, "model": Net, "data": [arrays(9)] * 4},
+            ConfigError,
+            "looped",
+        ),
+    ],
+)
+def test_objects_that_do_not_fit(
+    changes: dict[str, Any], error: type[CoterieError], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        simulate(**changes, run_dir=tmp_path / "run")
+
+
+def test_nan_in_the_data_names_the_peer(tmp_path: Path) -> None:
+    peers = [arrays(20, seed) for seed in range(3)]
+    peers[2][0][4, 1] = float("nan")
+    with pytest.raises(DataError, match=r"1 samples.*NaN.*peer 2"):
+        coterie.simulate("local", peers, "mlr", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Starting weights
+
+
+def test_independent_starts_differ_and_do_not_depend_on_who_shares_a_process() -> None:
+    still = {"training": {"lr": 0.0}, "rounds": 1}
+    same, own = simulate(**still), simulate(**still, init="independent")
+    name = next(iter(same.params))
+    assert all(torch.equal(row, same.params[name][0]) for row in same.params[name])
+    assert len({tuple(row.flatten().tolist()) for row in own.params[name]}) == 4
+    fewer = simulate(**still, init="independent", peers=3)
+    assert torch.equal(own.params[name][:3], fewer.params[name])
+    assert not torch.equal(own.params[name], simulate(**still, init="independent", seed=1).params[name])
+
+
+def test_local_batch_norm_sends_less() -> None:
+    data, results = own_data(), {}
+    for kind in ("average", "local"):
+        run = coterie.simulate(
+            "d-psgd", data, Net, "iid", "ring", 4, 1, batchnorm=kind, execution={"workers": 1}
+        )
+        results[kind] = run.result()["bytes_sent_per_peer"]
+        means = run.params["norm.running_mean"]
+        assert torch.allclose(means[0], means[2]) is False
+    assert results["average"] - results["local"] == 2 * (6 + 6) * 4, "two neighbours, mean and variance"
+
+
+# The folder
+
+
+def test_folder_has_everything(tmp_path: Path) -> None:
+    run = simulate(algorithm="d-psgd", run_dir=tmp_path / "a" / "run")
+    folder = tmp_path / "a" / "run"
+    assert run.run_dir == folder
+    names = {"checkpoint.safetensors", "config.toml", "environment.json", "result.json"}
+    assert {path.name for path in folder.iterdir()} == names | {"links.csv", "metrics.csv", "rounds.csv"}
+    assert resolve(load_toml(folder / "config.toml")) == run.experiment
+    assert json.loads((folder / "result.json").read_text()) == run.result()
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 4
+    header, first = lines[0].split(","), lines[1].split(",")
+    row = dict(zip(header, first, strict=True))
+    assert float(row["accuracy_after_mixing"]) == pytest.approx(float(run.accuracy_over_time()[0, 0]))
+    assert row["global_accuracy_after_mixing"] == "", "measured in the last round only"
+    links = [line.split(",") for line in (folder / "links.csv").read_text().splitlines()[1:]]
+    assert len(links) == 2 * 8
+    assert sum(int(line[4]) for line in links) == int(run.totals.bytes_sent.sum())
+    assert RunFolder(folder).result() == run.result()
+
+
+def test_an_existing_folder_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "run", tmp_path / "file"):
+        with pytest.raises(RunFolderError, match="exists already"):
+            simulate(run_dir=path)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "file").read_text() == "x"
+    (tmp_path / "empty").mkdir()
+    simulate(run_dir=tmp_path / "empty")
+
+
+@pytest.mark.parametrize("call", ["mkdir", "exists", "iterdir"])
+def test_a_folder_that_may_not_be_written(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    experiment = resolve(QUICK)
+
+    def denied(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, call, denied)
+    with pytest.raises(RunFolderError, match="Permission denied"):
+        RunFolder.create(tmp_path / "run", experiment, "stacked")
+
+
+def test_a_folder_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunFolderError, match="cannot make the folder"):
+        simulate(run_dir=tmp_path / "file" / "run")
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"no config\.toml"):
+        coterie.simulate(resume_from=tmp_path)
+    with pytest.raises(RunFolderError, match=r"no config\.toml"):
+        coterie.simulate(resume_from=tmp_path / "nothing")
+
+
+def test_damaged_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulate(run_dir=folder)
+    checkpoint = (folder / "checkpoint.safetensors").read_bytes()
+    (folder / "checkpoint.safetensors").write_bytes(checkpoint[:-10])
+    with pytest.raises(RunFolderError, match="checkpoint"):
+        coterie.simulate(resume_from=folder)
+    (folder / "checkpoint.safetensors").write_bytes(checkpoint)
+    environment = (folder / "environment.json").read_text()
+    for wrong in ("{", "{}", "[]"):
+        (folder / "environment.json").write_text(wrong)
+        with pytest.raises(RunFolderError, match=r"environment\.json"):
+            coterie.simulate(resume_from=folder)
+    (folder / "environment.json").write_text(environment)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(re.sub(r'model = "mlr"', 'model = "mlp"', config))
+    with pytest.raises(RunFolderError, match="does not fit"):
+        coterie.simulate(resume_from=folder)
+
+
+@pytest.mark.parametrize("torn", ["2", "2,", "1,3,1,0.5", "2,0,1,0.5,0.1,0.2,0.3,0.4,,", "\n\n"])
+def test_a_torn_last_line_is_dropped(torn: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = simulate(run_dir=folder)
+    whole = (folder / "metrics.csv").read_bytes()
+    with open(folder / "metrics.csv", "a") as file:
+        file.write(torn)
+    again = coterie.simulate(resume_from=folder)
+    assert (folder / "metrics.csv").read_bytes() == whole
+    assert without_time(again.result()) == without_time(run.result())
+
+
+def test_divergence_keeps_the_records(tmp_path: Path) -> None:
+    """A loss that explodes in some later round: what was measured before stays readable."""
+    folder = tmp_path / "run"
+    with pytest.raises(DivergedError, match=r"peer \d.*round [1-9]") as caught:
+        simulate(
+            run_dir=folder, rounds=50, training={"lr": 1e30, "weight_decay": 0.5, "clip": 0.0, "steps": 1}
+        )
+    found = re.search(r"round (\d+)", str(caught.value))
+    assert found is not None
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    assert len(lines) == 1 + 4 * int(found[1])
+    assert not (folder / "result.json").exists()
+
+
+def test_observer_sees_every_round() -> None:
+    seen: list[tuple[int, int]] = []
+    simulate(rounds=3, observer=lambda record, history: seen.append((record.round, len(history.seconds))))
+    assert seen == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_workers_and_executors_give_the_same_numbers() -> None:
+    runs = [
+        simulate(algorithm="d-psgd", execution={"executor": executor, "workers": workers})
+        for executor in ("stacked", "looped")
+        for workers in (1, 2)
+    ]
+    for one, two in (runs[:2], runs[2:]):
+        assert all(torch.equal(one.params[name], two.params[name]) for name in one.params)
+    for name, value in runs[0].params.items():
+        torch.testing.assert_close(runs[2].params[name], value, rtol=1e-4, atol=1e-5)

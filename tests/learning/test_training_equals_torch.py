@@ -1,0 +1,433 @@
+"""Local training against torch.optim on the same batches, peer by peer, for all three ways to run a model.
+
+In float64, so that equal mathematics agrees to 1e-9 however the products are batched.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.data import Federation, from_peers
+from coterie.errors import ConfigError
+from coterie.learning import Executor, ExecutorName, Workers, cross_entropy, model_tree
+from coterie.learning.batched import OneByOne, Vmapped
+from coterie.learning.batches import draw_batches, local_steps
+from coterie.learning.settings import LocalWork
+from coterie.learning.stacked import StackedLayers
+from coterie.learning.updates import Outer, clipped, norm
+from coterie.protocol import Batch, Loss, Params
+from coterie.randomness import Stream, stream
+from coterie.training import Training
+
+CLASSES, FEATURES = 3, 5
+SIZES = (11, 4, 1, 8)
+
+
+class Branches(nn.Module):
+    """A user's own module with a forward of its own; one of its layers is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 6), nn.Linear(6, 6)
+        self.gate, self.head = nn.Linear(FEATURES, 6, bias=False), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.second(torch.relu(self.first(x))))
+        return self.head(self.second(hidden * torch.sigmoid(self.gate(x))) + hidden)
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 7), nn.ReLU(), nn.Linear(7, CLASSES, bias=False))
+
+
+def reused_and_in_place() -> nn.Module:
+    """One ReLU object in two places, working in place: `named_children` names it once only."""
+    relu = nn.ReLU(inplace=True)
+    return nn.Sequential(nn.Linear(FEATURES, 7), relu, nn.Linear(7, 6), relu, nn.Linear(6, CLASSES))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(
+        nn.BatchNorm1d(FEATURES),
+        nn.Linear(FEATURES, 7),
+        nn.Tanh(),  # without it the second normalisation would cancel the first one's shift
+        nn.BatchNorm1d(7, momentum=0.3),
+        nn.Linear(7, CLASSES),
+    )
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, FEATURES, 1)),
+        nn.Conv2d(1, 4, (2, 1), bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(4 * (FEATURES - 1), CLASSES),
+    )
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "dense": dense,
+    "reused-in-place": reused_and_in_place,
+    "batch-norm": normalised,
+    "branches": Branches,
+    "convolution": convolutional,
+}
+RUNS: list[tuple[str, ExecutorName, type]] = [
+    ("dense", "stacked", StackedLayers),
+    ("reused-in-place", "stacked", StackedLayers),
+    ("batch-norm", "stacked", StackedLayers),
+    ("branches", "stacked", Vmapped),
+    ("dense", "looped", OneByOne),
+    ("batch-norm", "looped", OneByOne),
+    ("branches", "looped", OneByOne),
+    ("convolution", "looped", OneByOne),
+]
+OPTIMISERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch.optim.Optimizer]]] = {
+    "sgd": ({}, lambda p: torch.optim.SGD(p, lr=0.1)),
+    "momentum": ({"momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "decay": ({"weight_decay": 0.05}, lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.05)),
+    "momentum-decay": (
+        {"momentum": 0.5, "weight_decay": 0.05},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.05),
+    ),
+    "clip": ({"clip": 0.3}, lambda p: torch.optim.SGD(p, lr=0.1)),
+    "adam": ({"optimizer": "adam"}, lambda p: torch.optim.Adam(p, lr=0.1)),
+    "adam-decay": (
+        {"optimizer": "adam", "weight_decay": 0.05},
+        lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.05),
+    ),
+}
+
+
+def seeded(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build().double()
+
+
+def peers(sizes: tuple[int, ...] = SIZES) -> Federation:
+    rng = np.random.default_rng(1)
+    data = [(rng.normal(size=(n, FEATURES)), rng.integers(0, CLASSES, n)) for n in sizes]
+    made = from_peers([{"train": pair, "test": pair} for pair in data], n_classes=CLASSES)
+    return Federation(**{**vars(made), "x": made.x.double()})
+
+
+@dataclass
+class Lab:
+    """Trains all peers at once in Coterie, and each by torch.optim."""
+
+    workers: Workers
+
+    def coterie(
+        self,
+        module: nn.Module,
+        executor: ExecutorName,
+        data: Federation,
+        training: Training,
+        *,
+        start: Params | None = None,
+        only: tuple[str, ...] | None = None,
+        rows: Tensor | None = None,
+        loss: Loss = cross_entropy,
+        **settings: Any,
+    ) -> tuple[Params, Tensor]:
+        runner = Executor(executor, module, self.workers)
+        return runner.train(
+            start or stacked(module, data.peers),
+            data,
+            torch.arange(data.peers) if rows is None else rows,
+            numbers(data),
+            LocalWork.resolve(training, 0, settings),
+            loss,
+            runner.trainable if only is None else only,
+        )
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Workers(2) as workers:
+        yield Lab(workers)
+
+
+def stacked(module: nn.Module, rows: int) -> Params:
+    return {name: value.repeat(rows, *[1] * (value.dim() - 1)) for name, value in model_tree(module).items()}
+
+
+def numbers(data: Federation) -> Stream:
+    return stream(9, "batches", 0, torch.arange(data.peers))
+
+
+def batches_of(data: Federation, peer: int, training: Training) -> list[tuple[Tensor, Tensor]]:
+    """One peer's mini-batches as a list of (x, y)."""
+    work = LocalWork.resolve(training, 0, {})
+    n = data.train.sizes[peer : peer + 1]
+    steps = local_steps(n, work)
+    drawn = draw_batches(stream(9, "batches", 0, torch.tensor([peer])), n, steps, training.batch_size)
+    mine = data.train.of(peer)
+    picked = [mine[drawn.index[0, step, : int(drawn.sizes[0, step])]] for step in range(int(steps))]
+    return [(data.x[index], data.y[index]) for index in picked]
+
+
+def torch_training(
+    module: nn.Module,
+    batches: list[tuple[Tensor, Tensor]],
+    optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    clip: float,
+) -> tuple[nn.Module, float]:
+    """A plain PyTorch loop; a batch of one sample goes through BatchNorm's running statistics."""
+    net = copy.deepcopy(module)
+    steps, losses = optimiser(list(net.parameters())), []
+    for x, y in batches:
+        net.train()
+        for layer in net.modules():
+            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and len(y) == 1:
+                layer.eval()
+        loss = nn.functional.cross_entropy(net(x), y)
+        steps.zero_grad()
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        steps.step()
+        losses.append(loss.item())
+    return net, sum(losses) / max(1, len(losses))
+
+
+def assert_equal_models(params: Params, row: int, net: nn.Module) -> None:
+    expected = model_tree(net)
+    assert params.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(params[name][row], value[0], rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize(("model", "executor", "kind"), RUNS, ids=[f"{m}-{e}" for m, e, _ in RUNS])
+def test_training_equals_torch_optim(
+    model: str, executor: ExecutorName, kind: type, optimiser: str, lab: Lab
+) -> None:
+    module, data = seeded(MODELS[model]), peers()
+    settings, make = OPTIMISERS[optimiser]
+    training = Training(**{"epochs": 3, "batch_size": 4, "lr": 0.1, "clip": 0.0, **settings})
+    assert isinstance(Executor(executor, module, lab.workers)._model, kind)
+    params, losses = lab.coterie(module, executor, data, training)
+    for peer in range(data.peers):
+        net, loss = torch_training(module, batches_of(data, peer, training), make, training.clip)
+        assert_equal_models(params, peer, net)
+        assert float(losses[peer]) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(("model", "executor", "kind"), RUNS, ids=[f"{m}-{e}" for m, e, _ in RUNS])
+def test_chunking_and_company_do_not_matter(
+    model: str, executor: ExecutorName, kind: type, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, data = seeded(MODELS[model]), peers()
+    training = Training(epochs=2, batch_size=3, lr=0.1)
+    together, _ = lab.coterie(module, executor, data, training)
+    monkeypatch.setattr("coterie.learning.executor._CACHE_BYTES", 1)
+    one_each, _ = lab.coterie(module, executor, data, training)
+    alone, _ = lab.coterie(module, executor, data, training, rows=torch.tensor([3]))
+    for name, value in together.items():
+        torch.testing.assert_close(one_each[name], value, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(alone[name][3], value[3], rtol=1e-9, atol=1e-9)
+        assert torch.equal(alone[name][:3], stacked(module, 4)[name][:3]), "only row 3 was to train"
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_only_changes_those_names(executor: ExecutorName, lab: Lab) -> None:
+    module, data, training = seeded(dense), peers(), Training(epochs=2, batch_size=4, weight_decay=0.1)
+    start = stacked(module, data.peers)
+    for only in (("1.weight",), ("1.bias", "3.weight"), ("3.weight",)):
+        params, _ = lab.coterie(module, executor, data, training, only=only)
+        for name in start:
+            assert torch.equal(params[name], start[name]) is (name not in only), (only, name)
+        for peer in range(data.peers):  # what stays is a constant for the gradient of what changes
+            frozen = copy.deepcopy(module)
+            for name, parameter in frozen.named_parameters():
+                parameter.requires_grad_(name in only)
+            net, _ = torch_training(
+                frozen,
+                batches_of(data, peer, training),
+                lambda p: torch.optim.SGD([q for q in p if q.requires_grad], lr=0.05, weight_decay=0.1),
+                training.clip,
+            )
+            assert_equal_models(params, peer, net)
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_frozen_parameters_of_the_user_stay(executor: ExecutorName, lab: Lab) -> None:
+    module, data = seeded(dense), peers()
+    module[1].weight.requires_grad_(False)  # type: ignore[index, union-attr, operator]
+    params, _ = lab.coterie(module, executor, data, Training())
+    start = stacked(module, data.peers)
+    assert torch.equal(params["1.weight"], start["1.weight"])
+    assert not torch.equal(params["1.bias"], start["1.bias"])
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_uneven_epochs(executor: ExecutorName, lab: Lab) -> None:
+    module, data = seeded(dense), peers()
+    epochs = torch.tensor([2, 0, 3, 1])
+    params, losses = lab.coterie(module, executor, data, Training(batch_size=4), epochs=epochs)
+    assert losses.isnan().tolist() == [False, True, False, False]
+    for peer, count in enumerate(epochs.tolist()):
+        training = Training(batch_size=4, epochs=count)
+        net, _ = torch_training(
+            module,
+            batches_of(data, peer, training) if count else [],
+            lambda p: torch.optim.SGD(p, lr=0.05),
+            training.clip,
+        )
+        assert_equal_models(params, peer, net)
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_proximal_pulls_towards_the_anchor(executor: ExecutorName, lab: Lab) -> None:
+    """By hand: w <- w - lr (g + mu (w - anchor)), every row with its own anchor."""
+    module, data, mu, lr = seeded(dense), peers(), 0.7, 0.1
+    anchors = {
+        name: value + torch.arange(4.0).reshape(-1, *[1] * (value.dim() - 1))
+        for name, value in stacked(module, 4).items()
+    }
+    training = Training(epochs=2, batch_size=4, lr=lr, clip=0.0)
+    params, _ = lab.coterie(module, executor, data, training, proximal=(mu, anchors))
+    for peer in range(data.peers):
+        net = copy.deepcopy(module)
+        for x, y in batches_of(data, peer, training):
+            gradients = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
+            with torch.no_grad():
+                for (name, p), g in zip(net.named_parameters(), gradients, strict=True):
+                    p -= lr * (g + mu * (p - anchors[name][peer]))
+        assert_equal_models(params, peer, net)
+
+
+def one_batch(module: nn.Module, padded: bool) -> tuple[Params, Batch, list[int]]:
+    """Two rows of six samples; with padding, the second row has only four."""
+    rng = np.random.default_rng(5)
+    x, y = torch.tensor(rng.normal(size=(2, 6, FEATURES))), torch.tensor(rng.integers(0, CLASSES, (2, 6)))
+    sizes = [6, 4] if padded else [6, 6]
+    present = torch.tensor([[float(k < size) for k in range(6)] for size in sizes]) if padded else None
+    params = stacked(module, 2)
+    for name in dict(module.named_parameters()):
+        params[name] += 0.1 * torch.tensor(rng.normal(size=params[name].shape))
+    return params, Batch(x, y, torch.arange(2), torch.zeros(2, 6, dtype=torch.long), present), sizes
+
+
+def row_module(module: nn.Module, params: Params, row: int) -> nn.Module:
+    net = copy.deepcopy(module)
+    net.load_state_dict({name: value[row] for name, value in params.items()}, strict=False)
+    return net.train()
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("model", ["dense", "reused-in-place", "batch-norm", "branches"])
+def test_gradients_of_many_rows_equal_autograd(model: str, padded: bool) -> None:
+    """Also factored ones, and their norm, which comes from Gram matrices."""
+    module = seeded(MODELS[model])
+    params, batch, sizes = one_batch(module, padded)
+    names = tuple(dict(module.named_parameters()))
+    nets = [row_module(module, params, row) for row in range(2)]
+    batched = StackedLayers(module) if StackedLayers.supports(module) else Vmapped(module)  # type: ignore[arg-type]
+    losses, gradients = batched.gradients(params, batch, cross_entropy, names)
+    norms = norm(gradients)
+    for row, (net, size) in enumerate(zip(nets, sizes, strict=True)):
+        loss = nn.functional.cross_entropy(net(batch.x[row, :size]), batch.y[row, :size])
+        expected = torch.autograd.grad(loss, list(net.parameters()))
+        assert float(losses[row]) == pytest.approx(loss.item(), rel=1e-12)
+        for name, value in zip(names, expected, strict=True):
+            found = gradients[name]
+            found = found.dense() if isinstance(found, Outer) else found
+            torch.testing.assert_close(found[row], value, rtol=1e-9, atol=1e-12, msg=name)
+        total = torch.cat([value.flatten() for value in expected]).norm()
+        assert float(norms[row]) == pytest.approx(float(total), rel=1e-9)
+        for name, buffer in net.named_buffers():  # the running statistics after this batch
+            if buffer.is_floating_point():
+                torch.testing.assert_close(params[name][row], buffer, rtol=1e-9, atol=1e-12, msg=name)
+    limit = float(norms.min()) * 1.01
+    small = norm(clipped(gradients, limit))
+    assert float(small.max()) <= limit
+    assert float(small[norms.argmin()]) == pytest.approx(float(norms.min()), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", ["dense", "batch-norm", "branches"])
+def test_logits_equal_the_module_in_evaluation_mode(model: str) -> None:
+    module = seeded(MODELS[model])
+    params, batch, _ = one_batch(module, False)
+    for way in (StackedLayers, Vmapped):
+        if not way.supports(module):
+            continue
+        logits = way(module).logits(params, batch.x)  # type: ignore[arg-type]
+        for row in range(2):
+            expected = row_module(module, params, row).eval()(batch.x[row])
+            torch.testing.assert_close(logits[row], expected, rtol=1e-9, atol=1e-12)
+
+
+class Scaled(nn.Linear):
+    """A Linear that computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * super().forward(x)
+
+
+def tied() -> nn.Module:
+    square = nn.Linear(FEATURES, FEATURES)
+    return nn.Sequential(square, nn.Tanh(), square, nn.Linear(FEATURES, CLASSES))
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    module[0].register_forward_hook(lambda layer, inputs, output: 3.0 * output)
+    return module
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: nn.Sequential(Scaled(FEATURES, CLASSES)), tied, hooked],
+    ids=["subclass", "tied", "hook"],
+)
+def test_what_only_looks_like_dense_layers_is_run_as_it_is(build: Callable[[], nn.Module], lab: Lab) -> None:
+    module, data, training = seeded(build), peers(), Training(epochs=1, batch_size=4, lr=0.1)
+    for executor in ("stacked", "looped"):
+        params, _ = lab.coterie(module, executor, data, training)  # type: ignore[arg-type]
+        for peer in range(data.peers):
+            net, _ = torch_training(
+                module, batches_of(data, peer, training), lambda p: torch.optim.SGD(p, lr=0.1), training.clip
+            )
+            assert_equal_models(params, peer, net)
+
+
+def test_batch_norm_before_flatten_is_not_stacked() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Flatten(), nn.Linear(10, CLASSES))
+    assert not StackedLayers.supports(module)
+    with pytest.raises(ConfigError, match="looped"):
+        Executor("stacked", module, Workers(1))
+
+
+def test_a_batch_of_one_sample_uses_the_running_statistics(lab: Lab) -> None:
+    """One sample has no variance: neither executor may divide by it, nor learn statistics from it."""
+    module, data, training = seeded(normalised), peers((1,)), Training(epochs=2, lr=0.1)
+    results = [lab.coterie(module, executor, data, training)[0] for executor in ("stacked", "looped")]  # type: ignore[arg-type]
+    for params in results:
+        for name in ("0.running_mean", "0.running_var", "3.running_mean", "3.running_var"):
+            assert torch.equal(params[name], model_tree(module)[name])
+        assert not torch.equal(params["4.weight"], model_tree(module)["4.weight"])
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_the_iot_network_agrees_in_both_executors(lab: Lab) -> None:
+    from coterie.models import build
+
+    module = build("iot-mlp(16)", (FEATURES,), CLASSES, seed=3).double()
+    data, training = peers((9, 5, 2, 1, 14)), Training(epochs=3, batch_size=4, lr=0.1, momentum=0.9)
+    ours, theirs = (lab.coterie(module, executor, data, training)[0] for executor in ("stacked", "looped"))  # type: ignore[arg-type]
+    for name, value in ours.items():
+        torch.testing.assert_close(theirs[name], value, rtol=1e-9, atol=1e-9, msg=name)
