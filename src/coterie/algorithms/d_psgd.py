@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from coterie.protocol import (
     Exchange,
     Facts,
+    Inbox,
     ModelAlgorithm,
     ModelState,
     Node,
@@ -57,11 +58,14 @@ class DPSGD(ModelAlgorithm):
         mine = node.train(state.params, **self.local_settings())
         node.measure(after_local=mine)
         inbox = yield Exchange(mine)
+        return ModelState(self.mixed(mine, inbox, node))
+
+    def mixed(self, mine: Params, inbox: Inbox, node: Node) -> Params:
+        """sum_j W_ij y_j, for the part of the model that was sent."""
         weights = None
         if self.mixing == "metropolis":
             weights = metropolis(node.graph, inbox.senders, node.ids[inbox.rows])
-        mixed: Params = average(mine, inbox, weights)
-        return ModelState(mixed)
+        return average(mine, inbox, weights)
 
     def local_settings(self) -> dict[str, Any]:
         """What a variant changes in local training."""

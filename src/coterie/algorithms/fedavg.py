@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from coterie.algorithms.gossip_fedavg import weighted
 from coterie.errors import ConfigError
+from coterie.learning.partial import pick
 from coterie.protocol import (
     Exchange,
     Facts,
@@ -26,7 +28,59 @@ from coterie.protocol.trees import per_row
 
 
 @dataclass(frozen=True)
-class FedAvg(ModelAlgorithm):
+class HubAverage(ModelAlgorithm):
+    """The rounds of FedAvg and of what differs from it only in how clients train or are measured."""
+
+    participation: float = 1.0  # fraction of clients per round
+
+    def __post_init__(self) -> None:
+        require_fraction("participation", self.participation)
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        clients, shared = sample_clients(node, self.participation), self.shared(node)
+        download = yield Exchange(pick(state.params, shared), to=from_hub(node, clients))
+        mine = adopt(state.params, download)
+        here = download.count > 0
+        trained = self.trained(mine, here, node)
+        node.measure(after_local=trained)
+        upload = yield Exchange(self.weighted(pick(trained, shared), node), to=to_hub(node, here))
+        # What was downloaded is as it was; what never travels (a head, local statistics) stays as trained.
+        downloaded = {name: mine[name] for name in shared if mine[name] is not state.params[name]}
+        mine = self.at_hub({**trained, **downloaded}, upload)
+        if node.evaluating:
+            everyone = torch.arange(node.graph.nodes - 1)
+            latest = yield Exchange(pick(mine, shared), to=from_hub(node, everyone), counted=False)
+            mine = adopt(mine, latest)
+            node.measure(after_mixing=self.adapted(mine, node))
+        return ModelState(mine)
+
+    def shared(self, node: Node) -> tuple[str, ...]:
+        """Names of what goes to the hub and back; the rest stays with each client."""
+        return (*node.body, *node.head)
+
+    def trained(self, received: Params, here: Tensor, node: Node) -> Params:
+        """What each client that is `here` makes of the model it received."""
+        return node.train(received, active=here, **self.local_settings(received, node))
+
+    def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
+        """What a variant changes in local training."""
+        return {}
+
+    def weighted(self, params: Params, node: Node) -> dict[str, Params]:
+        """Each client's model times its weight at the hub, and that weight."""
+        return weighted(params, node)
+
+    def adapted(self, received: Params, node: Node) -> Params:
+        """What each client makes of the hub's model before it is measured; the federation goes on without."""
+        return received
+
+    def at_hub(self, mine: Params, upload: Inbox) -> Params:
+        """The hub's new model; all other rows keep theirs."""
+        return mean_at_hub(mine, upload)
+
+
+@dataclass(frozen=True)
+class FedAvg(HubAverage):
     """The hub averages what a sample of clients trained from its model.
 
         S_t <- a fraction of the clients;  hub sends w to S_t
@@ -35,9 +89,12 @@ class FedAvg(ModelAlgorithm):
 
     After mixing, the new w is measured on every client's own test data; handing it out for that is not
     counted as traffic. After local training, each client's freshly trained copy is.
+
+    finetune_epochs > 0 (FedAvg-FT): after mixing, every client is measured with a copy of the new w that it
+    trained for so many epochs on its own data; the federation goes on from w.
     """
 
-    participation: float = 1.0  # fraction of clients per round
+    finetune_epochs: int = 0
 
     facts = Facts(
         paper="McMahan et al. 2017",
@@ -48,38 +105,30 @@ class FedAvg(ModelAlgorithm):
     )
 
     def __post_init__(self) -> None:
-        require_fraction("participation", self.participation)
+        super().__post_init__()
+        if self.finetune_epochs < 0:
+            raise ConfigError(f"finetune_epochs must be 0 or more, not {self.finetune_epochs}")
 
-    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
-        clients = sample_clients(node, self.participation)
-        download = yield Exchange(state.params, to=from_hub(node, clients))
-        mine = adopt(state.params, download)
-        here = download.count > 0
-        trained = node.train(mine, active=here, **self.local_settings(mine, node))
-        node.measure(after_local=trained)
-        upload = yield Exchange(weighted(trained, node), to=to_hub(node, here))
-        mine = self.at_hub(mine, upload)
-        if node.evaluating:
-            everyone = torch.arange(node.graph.nodes - 1)
-            latest = yield Exchange(mine, to=from_hub(node, everyone), counted=False)
-            mine = adopt(mine, latest)
-        return ModelState(mine)
+    def adapted(self, received: Params, node: Node) -> Params:
+        return fine_tuned(received, node, self.finetune_epochs) if self.finetune_epochs else received
 
-    def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
-        """What a variant changes in local training."""
-        return {}
 
-    def at_hub(self, mine: Params, upload: Inbox) -> Params:
-        """The hub's new model; all other rows keep theirs."""
-        received = cast(dict[str, Params], upload.sum())
-        if not received:
-            return mine
-        n = received["samples"]["n"]
-        result = dict(mine)
-        for name, total in received["model"].items():
-            rows = per_row(n, total).to(total.device)
-            result[name] = (total / rows.clamp(min=1)).where(rows > 0, mine[name])
-        return result
+def mean_at_hub(mine: Params, upload: Inbox) -> Params:
+    """Where models arrived, their mean weighted by numbers of samples; elsewhere one's own."""
+    received = cast(dict[str, Params], upload.sum())
+    if not received:
+        return mine
+    n = received["samples"]["n"]
+    result = dict(mine)
+    for name, total in received["model"].items():
+        rows = per_row(n, total).to(total.device)
+        result[name] = (total / rows.clamp(min=1)).where(rows > 0, mine[name])
+    return result
+
+
+def fine_tuned(params: Params, node: Node, epochs: int) -> Params:
+    """A copy of each row's model after some epochs on its own data, to be measured or used at home."""
+    return node.train(params, epochs=epochs, steps=None, stream="fine-tuning", reported=False)
 
 
 def adopt(mine: Params, inbox: Inbox) -> Params:

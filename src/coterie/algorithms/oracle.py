@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from coterie.algorithms.random_gossip import RandomGossip
 from coterie.learning.selection import reachable
 from coterie.protocol import Facts, Links, Node
@@ -29,5 +31,8 @@ class Oracle(RandomGossip):
     def candidates(self, node: Node) -> Links:
         everyone = reachable(node)
         assert node.clusters is not None
-        same = node.clusters[node.ids[everyone.rows]] == node.clusters[everyone.ids]
+        nobody = node.clusters.new_full((1,), -1)  # the cluster of a hub, which is the last node
+        cluster = torch.cat((node.clusters, nobody)) if node.hub is not None else node.clusters
+        mine = cluster[node.ids[everyone.rows]]
+        same = (mine == cluster[everyone.ids]) & (mine >= 0)
         return Links(everyone.rows[same], everyone.ids[same])

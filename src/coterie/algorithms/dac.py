@@ -1,0 +1,130 @@
+"""DAC: Listo Zec et al., Decentralized Adaptive Clustering of Deep Nets (FL-IJCAI 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.learning.checkpointing import Best
+from coterie.learning.selection import reachable
+from coterie.learning.similarity import draw, probabilities, rescored
+from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
+from coterie.protocol.trees import map_params, per_row
+
+
+@dataclass(frozen=True)
+class DACState:
+    """The model, the best one so far, and how similar all other nodes seem."""
+
+    params: Params
+    best: Best
+    scores: Tensor  # (rows, nodes) 0: unknown
+    sampled: Tensor  # (rows, nodes) bool: heard from directly, at any time
+
+
+@dataclass(frozen=True)
+class DAC(Algorithm[DACState]):
+    """Sample peers by how well their models do on one's own data.
+
+        G <- M nodes drawn without replacement with probabilities p_i
+        s_ij = 1 / (loss of theta_j on i's training data)                     j in G
+        s_ik = s_jk of the j in G with s_jk > 0 that is most similar to i     k never sampled by i
+        p_ik = exp(tau s_ik) / sum_k exp(tau s_ik)                            unknown nodes have s = 0
+        theta_i <- sum_{j in G + i} n_j theta_j / sum_{j in G + i} n_j
+        theta_i <- local training from theta_i
+
+    Models come with their senders' scores. One local training phase precedes the first round; the model
+    that counts is the one with the lowest validation loss so far, where there is validation data.
+
+    Differs from the paper: all nodes average last round's models, while its code overwrites one node after
+    another; losses below 0.001 count as 0.001, and every node keeps a probability of at least about 1e-12.
+    """
+
+    peers: int = 3  # M
+    tau: float = 30.0  # how strongly similar nodes are preferred
+
+    facts = Facts(
+        paper="Listo Zec et al. 2022",
+        measured="after_local",
+        communication="one model and one score vector from each of M peers",
+    )
+    presets: ClassVar[Presets] = {
+        "ppdl": {
+            "peers": 3,
+            "tau": 30.0,
+            "training.epochs": 3,
+            "training.batch_size": 8,
+            "training.optimizer": "adam",
+            "training.lr": 1e-4,
+            "training.clip": 0.0,
+        },
+        "paper": {"peers": 5, "tau": 30.0, "training.batch_size": 8, "training.optimizer": "adam"},
+    }
+
+    def __post_init__(self) -> None:
+        if self.peers < 1:
+            raise ConfigError(f"peers must be at least 1, not {self.peers}")
+        if not self.tau >= 0:
+            raise ConfigError(f"tau must be 0 or more, not {self.tau}")
+
+    def init(self, node: Node) -> DACState:
+        params = node.train(node.initial())
+        scores = torch.zeros(node.rows, node.graph.nodes)
+        return DACState(params, Best.first(params, node), scores, scores > 0)
+
+    def round(self, state: DACState, node: Node) -> Round[DACState]:
+        can_send = _mask(reachable(node), state.scores)
+        wanted = draw(node, probabilities(state.scores, can_send, self.tau_in(node.round)), self.peers)
+        n = node.n_samples.float()
+        payload: Tree = {"model": state.params, "samples": {"n": n}, "scores": {"s": state.scores}}
+        inbox = yield from pull(payload, wanted)
+        loss, samples, heard = _judge(node, inbox, state.scores.shape[1])
+        mixed = _average(state.params, n, inbox, samples)
+        node.measure(after_mixing=mixed)
+        scores, sampled = rescored(state.scores, state.sampled, inbox.links, loss, heard, node.ids)
+        if node.evaluating:
+            node.record(scores=scores)
+        trained = node.train(mixed)
+        return DACState(trained, state.best.seen(trained, node), scores, sampled)
+
+    def personal(self, state: DACState) -> Params:
+        return state.best.params
+
+    def tau_in(self, round: int) -> float:
+        return self.tau
+
+
+def _judge(node: Node, inbox: Inbox, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each message: its model's loss on the receiver's training data, n of the sender, its scores."""
+
+    def look(payload: Tree, rows: Tensor) -> Tensor:
+        sent = cast(dict[str, Params], payload)
+        loss = node.evaluate(sent["model"], "train", rows=rows).loss
+        return torch.cat((loss[:, None], sent["samples"]["n"][:, None], sent["scores"]["s"]), dim=1)
+
+    seen = inbox.map(look).reshape(-1, nodes + 2)
+    return seen[:, 0], seen[:, 1], seen[:, 2:]
+
+
+def _average(mine: Params, n: Tensor, inbox: Inbox, samples: Tensor) -> Params:
+    """Mean by numbers of samples; one's own model where nobody has any."""
+    received = cast(dict[str, Params], inbox.sum(samples))
+    if not received:
+        return mine
+    total = n.index_add(0, inbox.rows, samples)
+
+    def mean(own: Tensor, others: Tensor) -> Tensor:
+        weight, sum_of_weights = per_row(n, own).to(own.device), per_row(total, own).to(own.device)
+        return ((weight * own + others) / sum_of_weights.clamp(min=1)).where(sum_of_weights > 0, own)
+
+    return {**mine, **map_params(mean, {name: mine[name] for name in received["model"]}, received["model"])}
+
+
+def _mask(links: Links, like: Tensor) -> Tensor:
+    mask = torch.zeros_like(like, dtype=torch.bool)
+    mask[links.rows, links.ids] = True
+    return mask

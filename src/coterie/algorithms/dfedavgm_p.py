@@ -1,0 +1,52 @@
+"""DFedAvgM-P: DFedAvgM with a head that stays at home, the ablation of DFedPGP (Liu et al., CVPR 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.algorithms.dfedavgm import DFedAvgM
+from coterie.learning.partial import (
+    check_head,
+    head_settings,
+    pick,
+    train_head_then_body,
+    uneven_epochs,
+)
+from coterie.protocol import Exchange, Facts, ModelState, Node, Presets, Round
+
+
+@dataclass(frozen=True)
+class DFedAvgMP(DFedAvgM):
+    """DFedPGP on undirected links: only the body is mixed.
+
+        v_i <- v_i - lr_v grad_v F_i(z_i, v_i)              K_v epochs, body frozen
+        z_i <- z_i - lr_u grad_u F_i(z_i, v_i)              K_u epochs, head frozen
+        z_i <- sum_j W_ij z_j                               over the neighbours and oneself
+
+    Both with heavy-ball momentum, reset in every round. K_u is `training.epochs`, K_v is `head_epochs`.
+
+    Differs from the paper: it names the method without describing it; the local part is taken from DFedPGP,
+    so that the links are the only difference between the two.
+    """
+
+    head_epochs: int = 1  # K_v
+    head_lr: float | None = None  # lr_v; None: training.lr
+    groups: int = 0  # uneven compute: 1 to `groups` body epochs by peer; 0: training.epochs for all
+
+    facts = Facts(
+        paper="Liu et al. 2024 (ablation)",
+        measured="after_mixing",
+        communication="one body to each neighbour",
+    )
+    presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
+
+    def __post_init__(self) -> None:
+        check_head(self.head_epochs, self.head_lr, self.groups)
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        head, body = head_settings(self.head_epochs, self.head_lr), uneven_epochs(self.groups, node)
+        mine = train_head_then_body(state.params, node, head, body, **self.local_settings())
+        node.measure(after_local=mine)
+        inbox = yield Exchange(pick(mine, node.body))
+        return ModelState(self.mixed(mine, inbox, node))

@@ -1,0 +1,106 @@
+"""DFedPGP: Liu et al., Decentralized Directed Collaboration for Personalized FL (CVPR 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.learning.partial import (
+    check_head,
+    head_settings,
+    pick,
+    train_head_then_body,
+    uneven_epochs,
+)
+from coterie.learning.push_sum import check_mass, merge, push, step_on
+from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
+
+
+@dataclass(frozen=True)
+class DirectedState:
+    """Body z and head v in one model, and the push-sum mass of the body."""
+
+    params: Params
+    mass: Tensor  # (rows,) mu, float64
+
+
+@dataclass(frozen=True)
+class DFedPGP(Algorithm[DirectedState]):
+    """Partial gradient push: the body is averaged by push-sum over directed links, the head stays at home.
+
+        v_i <- v_i - lr_v grad_v F_i(z_i, v_i)              K_v epochs, body frozen        (line 6)
+        z_i <- z_i - lr_u grad_u F_i(z_i, v_i)              K_u epochs, head frozen        (lines 9, 10)
+        u_i <- mu_i z_i
+        p_i = 1 / (out-degree of i + 1)                                                    (line 13)
+        u_i <- p_i u_i + sum_j p_j u_j                      j: who sends to i              (line 15)
+        mu_i <- p_i mu_i + sum_j p_j mu_j                                                  (line 16)
+        z_i <- u_i / mu_i                                                                  (line 17)
+
+    K_u is `training.epochs`, K_v is `head_epochs`. All mu are 1 at first and sum to the number of peers ever
+    after: shares of messages that do not arrive stay with their sender. BatchNorm statistics belong to the
+    body. With all mu equal this is DFedAvgM-P; with an empty head it is OSGP.
+
+    literal: u_i <- u_i - lr_u grad, as the paper writes it, moves z_i by lr_u / mu_i. With 10 random
+    out-neighbours mu falls to 0.1, with 2 to 0.01: the rate explodes there. Use it with clipping.
+
+    Differs from the paper: by default the step is taken on z, as in the code of stochastic gradient push;
+    a node counts among its own out-neighbours, without which mu becomes 0; all peers start from the same
+    weights unless the experiment says otherwise; weight decay 5e-4 and clipping at 10 as in the code of this
+    family (the paper's 0.005 is the preset `paper-decay`).
+    """
+
+    head_epochs: int = 1  # K_v
+    head_lr: float | None = None  # lr_v; None: training.lr
+    literal: bool = False
+    groups: int = 0  # uneven compute: 1 to `groups` body epochs by peer (5 in Table 3); 0: training.epochs
+
+    facts = Facts(
+        paper="Liu et al. 2024",
+        measured="after_mixing",
+        communication="one body and one number to each out-neighbour",
+        directed=True,
+    )
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "training.epochs": 5,
+            "training.batch_size": 128,
+            "training.lr": 0.1,
+            "training.lr_decay": 0.99,
+            "training.momentum": 0.9,
+            "training.weight_decay": 5e-4,
+            "training.clip": 10.0,
+        },
+        "paper-decay": {
+            "training.epochs": 5,
+            "training.batch_size": 128,
+            "training.lr": 0.1,
+            "training.lr_decay": 0.99,
+            "training.momentum": 0.9,
+            "training.weight_decay": 5e-3,
+            "training.clip": 10.0,
+        },
+    }
+
+    def __post_init__(self) -> None:
+        check_head(self.head_epochs, self.head_lr, self.groups)
+
+    def init(self, node: Node) -> DirectedState:
+        return DirectedState(node.initial(), torch.ones(node.rows, dtype=torch.float64))
+
+    def round(self, state: DirectedState, node: Node) -> Round[DirectedState]:
+        head = head_settings(self.head_epochs, self.head_lr)
+        body = {**uneven_epochs(self.groups, node), **step_on(self.literal, state.mass)}
+        mine = train_head_then_body(state.params, node, head, body)  # lines 5 to 12
+        node.measure(after_local=mine)
+        z = pick(mine, node.body)
+        stays, received = yield from push(z, state.mass, node)  # lines 13, 14
+        z, mass = merge(z, stays, received)  # lines 15 to 17
+        check_mass(mass, node)
+        node.record(mass=mass)
+        return DirectedState({**mine, **z}, mass)
+
+    def personal(self, state: DirectedState) -> Params:
+        return state.params

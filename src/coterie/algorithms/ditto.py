@@ -1,0 +1,109 @@
+"""Ditto: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization (ICML 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coterie.algorithms.fedavg import adopt, mean_at_hub, require_fraction
+from coterie.algorithms.gossip_fedavg import weighted
+from coterie.errors import ConfigError
+from coterie.protocol import (
+    Algorithm,
+    Exchange,
+    Facts,
+    Node,
+    Params,
+    Presets,
+    Round,
+    from_hub,
+    sample_clients,
+    to_hub,
+)
+
+
+@dataclass(frozen=True)
+class PersonalState:
+    """The hub's model as each node last knew it, and a model of each node's own."""
+
+    params: Params  # w
+    personal: Params  # v_i, or theta_i
+
+
+@dataclass(frozen=True)
+class PersonalBesideHub(Algorithm[PersonalState]):
+    """An algorithm whose nodes keep a model of their own beside the hub's, never the same tensors."""
+
+    def init(self, node: Node) -> PersonalState:
+        return PersonalState(node.initial(), node.initial())
+
+    def personal(self, state: PersonalState) -> Params:
+        return state.personal
+
+
+@dataclass(frozen=True)
+class Ditto(PersonalBesideHub):
+    """FedAvg, and beside it a personal model that is pulled towards the hub's.
+
+        S_t <- a fraction of the clients;  hub sends w to S_t
+        w_i <- w after local SGD                                    each client i in S_t
+        v_i <- v_i - lr (grad F_i(v_i) + pull (v_i - w))            with w as received this round
+        w <- sum_i n_i w_i / sum_i n_i                              at the hub
+
+    v_i persists and never leaves the client; it is what is measured. pull = 0 is Local training of the
+    sampled clients. Keep lr * pull below 1.
+
+    Differs from the paper: the authors alternate the two updates batch by batch; as they do not
+    influence each other within a round, here one follows the other, on the same batches. `pull` is
+    lambda, one value for all; the paper's choice of lambda per client on validation data is left out.
+    """
+
+    pull: float = 1.0  # lambda
+    participation: float = 1.0  # fraction of clients per round
+    global_epochs: int | None = None  # None: as much as `training` says
+    personal_epochs: int | None = None
+
+    facts = Facts(
+        paper="Li et al. 2021",
+        measured="after_local",
+        communication="one model to and from each sampled client",
+        hub=True,
+    )
+    presets: ClassVar[Presets] = {
+        "paper": {"pull": 1.0},
+        "dis-pfl": {
+            "pull": 0.5,
+            "global_epochs": 2,
+            "personal_epochs": 3,
+            "training.batch_size": 128,
+            "training.lr": 0.1,
+            "training.lr_decay": 0.998,
+            "training.weight_decay": 5e-4,
+            "training.clip": 10.0,
+        },
+    }
+
+    def __post_init__(self) -> None:
+        require_fraction("participation", self.participation)
+        if self.pull < 0:
+            raise ConfigError(f"pull must be 0 or more, not {self.pull}")
+        for name in ("global_epochs", "personal_epochs"):
+            if (getattr(self, name) or 0) < 0:
+                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+
+    def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
+        clients = sample_clients(node, self.participation)
+        download = yield Exchange(state.params, to=from_hub(node, clients))
+        w = adopt(state.params, download)
+        here = download.count > 0
+        trained = node.train(w, active=here, **_epochs(self.global_epochs))
+        personal = node.train(
+            state.personal, active=here, proximal=(self.pull, w), **_epochs(self.personal_epochs)
+        )
+        node.measure(after_local=personal)
+        upload = yield Exchange(weighted(trained, node), to=to_hub(node, here))
+        return PersonalState(mean_at_hub(w, upload), personal)
+
+
+def _epochs(count: int | None) -> dict[str, Any]:
+    return {} if count is None else {"epochs": count, "steps": None}

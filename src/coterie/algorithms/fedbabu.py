@@ -1,0 +1,74 @@
+"""FedBABU: Oh et al., Toward Enhanced Representation for Federated Image Classification (ICLR 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coterie.algorithms.fedavg import HubAverage, fine_tuned
+from coterie.errors import ConfigError
+from coterie.protocol import Facts, Node, Params, Presets
+from coterie.protocol.trees import map_params, per_row
+
+
+@dataclass(frozen=True)
+class FedBABU(HubAverage):
+    """Body aggregation and body update: the head keeps its common random start until the very end.
+
+        hub sends the body z to S_t, a fraction of the clients
+        z_i <- z_i - lr grad_z F_i(z_i, v)                   head v frozen: neither trained nor decayed
+        z <- mean of z_i over S_t                            at the hub
+        before a measurement: (z_i, v_i) <- finetune_epochs of local SGD on body and head, from (z, v)
+
+    The fine-tuned copies are measured and dropped; the federation goes on from (z, v). So a model saved from
+    a run is (z, v), which does poorly by design until its user fine-tunes it.
+
+    All clients must start from the same head, as they do unless the experiment says init = "independent".
+
+    Differs from the paper: the mean over clients is uniform, as in the authors' code.
+    """
+
+    finetune_epochs: int = 5
+
+    facts = Facts(
+        paper="Oh et al. 2022",
+        measured="after_mixing",
+        communication="one body to and from each sampled client",
+        hub=True,
+    )
+    presets: ClassVar[Presets] = {
+        "dfedpgp": {
+            "participation": 0.1,
+            "finetune_epochs": 5,
+            "training.epochs": 5,
+            "training.batch_size": 128,
+            "training.lr": 0.1,
+            "training.lr_decay": 0.99,
+            "training.momentum": 0.9,
+            "training.weight_decay": 5e-4,
+            "training.clip": 10.0,
+        }
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.finetune_epochs < 1:
+            raise ConfigError(
+                f"finetune_epochs must be 1 or more, not {self.finetune_epochs}: till then the head is random"
+            )
+
+    def shared(self, node: Node) -> tuple[str, ...]:
+        return node.body
+
+    def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
+        return {"only": node.body}
+
+    def weighted(self, params: Params, node: Node) -> dict[str, Params]:
+        has_data = (node.n_samples > 0).float()
+        return {
+            "model": map_params(lambda p: p * per_row(has_data, p).to(p.device, p.dtype), params),
+            "samples": {"n": has_data},
+        }
+
+    def adapted(self, received: Params, node: Node) -> Params:
+        return fine_tuned(received, node, self.finetune_epochs)

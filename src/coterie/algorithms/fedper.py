@@ -1,0 +1,70 @@
+"""FedPer: Arivazhagan et al., Federated Learning with Personalization Layers (2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.algorithms.fedavg import HubAverage
+from coterie.errors import ConfigError
+from coterie.learning.partial import pick
+from coterie.protocol import Facts, Node, Params, Presets
+
+
+@dataclass(frozen=True)
+class FedPer(HubAverage):
+    """FedAvg on the body; each client's head stays at home.
+
+        hub sends the body z to S_t, a fraction of the clients
+        (z_i, v_i) <- local SGD on body and head together, from (z, v_i)
+        z <- sum_i n_i z_i / sum_i n_i                       at the hub; v_i stays
+
+    After mixing, each client is measured with the new body and its own head.
+
+    head_tuning > 0: before it is measured, each client trains a copy of its head for so many epochs on the
+    new body. Where few clients are sampled, the head of a client that never was is otherwise untrained.
+
+    Differs from the paper: the head is the last linear layer only, as in the papers that compare with it.
+    """
+
+    head_tuning: int = 0  # epochs
+
+    facts = Facts(
+        paper="Arivazhagan et al. 2019",
+        measured="after_mixing",
+        communication="one body to and from each sampled client",
+        hub=True,
+    )
+    presets: ClassVar[Presets] = {
+        "dfedpgp": {
+            "participation": 0.1,
+            "training.epochs": 5,
+            "training.batch_size": 128,
+            "training.lr": 0.1,
+            "training.lr_decay": 0.99,
+            "training.momentum": 0.9,
+            "training.weight_decay": 5e-4,
+            "training.clip": 10.0,
+        }
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_tuning < 0:
+            raise ConfigError(f"head_tuning must be 0 or more, not {self.head_tuning}")
+
+    def shared(self, node: Node) -> tuple[str, ...]:
+        return node.body
+
+    def adapted(self, received: Params, node: Node) -> Params:
+        if not self.head_tuning:
+            return received
+        tuned = node.train(
+            received,
+            only=node.head,
+            epochs=self.head_tuning,
+            steps=None,
+            stream="fine-tuning",
+            reported=False,
+        )
+        return {**received, **pick(tuned, node.head)}  # BatchNorm statistics belong to the body

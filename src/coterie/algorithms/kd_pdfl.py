@@ -1,0 +1,151 @@
+"""KD-PDFL: Jeong and Kountouris, Personalized Decentralized FL with Knowledge Distillation (ICC 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.fedavg import adopt
+from coterie.algorithms.star_fedavg import EMNIST, IOT, Star, local_steps, require_interval
+from coterie.errors import ConfigError
+from coterie.learning.distillation import logits_of
+from coterie.learning.footprints import Footprints
+from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average
+from coterie.protocol.averaging import share_per_row
+from coterie.protocol.trees import Tree
+
+_ROUNDING = 1e-10  # distances below this are those of equal models
+
+
+@dataclass(frozen=True)
+class CollaborationState:
+    """Each node's model, how much it trusts every other, and the models that it remembers."""
+
+    params: Params
+    collaboration: Tensor  # (rows, peers) w_ij
+    footprints: Footprints  # empty unless use_cache
+
+
+@dataclass(frozen=True)
+class KDPDFL(Algorithm[CollaborationState]):
+    """A star node weighs its neighbours' models by how they answer on its own data, and mixes them.
+
+        i <- a random node;  N_i <- those that can reach it in this round (fading links)
+        d_ij = 1/n sum_x sum_l (p_i,l(x) - p_j,l(x))^2             (3) p: softmax outputs on i's data
+        h_j = mu1 d_ij + mu2 dg/dw_ij,  g = lambda_g ||w_i||^2 - log(sum_k w_ik + delta)
+        w_ij <- max(0, w_ij - eta h_j),  eta = 1 / ||h||           (2) j in N_i only
+        c_i = min(n_i / c_base, 1 / (|N_i| + 1))                   (4)
+        theta_i <- c_i theta_i + (1 - c_i) sum_j w_ij theta_j / sum_j w_ij
+        broadcast theta_i to N_i, which store it (cache), adopt it (overwrite) or are sent nothing (none)
+        theta_k <- theta_k - lr grad f_k(theta_k)                  T_ex - 2 times, on every node k
+
+    A round is one exchange interval of T_ex iterations; its T_ex - 2 local steps of one mini-batch each
+    replace the experiment's `training.epochs` and `training.steps`. mu1 = 0: no selection; mu2 = 0: nodes
+    stop cooperating; both 0 with n_i >= c_base: the uniform mean over N_i + i.
+
+    Differs from the paper: weights are normalised with c_i to sum 1, without which parameters shrink or
+    explode. g is that of the cited Zantedeschi et al. (2020), for the paper names none. All start from the
+    same random model, since zeros cannot learn. Only fresh models are mixed unless use_cache, which keeps
+    one model of every peer at every peer: peers^2 models in memory, copied in each round; without it a
+    broadcast in mode `cache` is sent and counted but not stored. Intermediate outputs are the logits.
+    """
+
+    mu1: float = 1.0
+    mu2: float = 0.1
+    lambda_g: float = 1.0
+    delta: float = 1e-6
+    c_base: float = 600.0
+    step_rule: Literal["norm", "elementwise", "const"] = "norm"
+    step_size: float = 0.1  # eta of step_rule const, whose gradient is clipped to [-1, 1]
+    exchange_every: int = 20  # T_ex
+    broadcast: Literal["cache", "overwrite", "none"] = "cache"
+    use_cache: bool = False
+
+    facts = Facts(
+        paper="Jeong and Kountouris 2023",
+        measured="after_local",
+        communication="one model to and from each neighbour of one node",
+    )
+    presets: ClassVar[Presets] = {
+        "paper": {**IOT, "broadcast": "overwrite", "c_base": 600.0},
+        "emnist": {**EMNIST, "broadcast": "overwrite", "c_base": 600.0},
+    }
+
+    def __post_init__(self) -> None:
+        require_interval(self.exchange_every)
+        for name in ("mu1", "mu2", "lambda_g", "step_size"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        for name in ("delta", "c_base"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+
+    def init(self, node: Node) -> CollaborationState:
+        params, peers = node.initial(), node.graph.nodes - (node.hub is not None)
+        everyone = torch.arange(peers) != node.ids[:, None]  # w_ii = 0
+        return CollaborationState(params, everyone / peers, Footprints.none(params, self.use_cache * peers))
+
+    def round(self, state: CollaborationState, node: Node) -> Round[CollaborationState]:
+        star = Star.draw(node)
+        inbox = yield star.gather(state.params, node)
+        collaboration = self.updated(state, inbox, star, node)
+        footprints = state.footprints.seen(inbox) if self.use_cache else state.footprints
+        mine = self.mixed(state.params, collaboration, footprints, inbox, node)
+        if self.broadcast != "none":
+            answer = yield star.broadcast(mine, inbox, node)
+            mine = adopt(mine, answer) if self.broadcast == "overwrite" else mine
+            footprints = footprints.seen(answer) if self.use_cache else footprints
+        node.measure(after_mixing=mine)
+        if node.evaluating:
+            node.record(collaboration=collaboration)
+        mine = local_steps(mine, node, self.exchange_every)
+        return CollaborationState(mine, collaboration, footprints)
+
+    def personal(self, state: CollaborationState) -> Params:
+        return state.params
+
+    def updated(self, state: CollaborationState, inbox: Inbox, star: Star, node: Node) -> Tensor:
+        """The star's new collaboration weights, eq. 2; `inbox` is empty in all rows but the star's."""
+        rows, senders = inbox.rows, inbox.senders
+        w = state.collaboration[rows, senders].double()
+        degree = state.collaboration.double().sum(1)[rows]
+        regulariser = 2 * self.lambda_g * w - 1 / (degree + self.delta)  # dg/dw_ij
+        h = self.mu1 * self.distances(state.params, inbox, star, node) + self.mu2 * regulariser
+        result = state.collaboration.clone()
+        result[rows, senders] = (w - self.step(h)).clamp(min=0).to(result.dtype)
+        return result
+
+    def distances(self, params: Params, inbox: Inbox, star: Star, node: Node) -> Tensor:
+        """(messages,) mean squared distance of the received models' outputs from the star's, eq. 3."""
+        row = star.row(node)
+        own = node.predict({name: value[row] for name, value in params.items()}, rows=row).softmax(-1)
+
+        def distance(peers: Tree, rows: Tensor) -> Tensor:
+            difference = logits_of(peers, params, rows, node).softmax(-1) - own  # (messages, n, classes)
+            return difference.square().sum((1, 2)) / max(1, own.shape[1])
+
+        d = inbox.map(distance).double()
+        return d.where(d > _ROUNDING, 0.0)
+
+    def step(self, h: Tensor) -> Tensor:
+        """eta h, where eta = "1./|h|" is read in one of three ways."""
+        if self.step_rule == "norm":
+            return h / h.norm() if bool((h != 0).any()) else h
+        return h.sign() if self.step_rule == "elementwise" else self.step_size * h.clamp(-1.0, 1.0)
+
+    def mixed(
+        self, mine: Params, collaboration: Tensor, footprints: Footprints, inbox: Inbox, node: Node
+    ) -> Params:
+        """The star's new model; all others, who received nothing, keep theirs."""
+        count = inbox.count.double()
+        confidence = torch.minimum(node.n_samples / self.c_base, 1 / (count + 1))  # eq. 4
+        others = torch.where(count > 0, 1 - confidence, 0.0)  # (rows,)
+        if self.use_cache:
+            return footprints.mixed_with(mine, collaboration, others)
+        w = collaboration[inbox.rows, inbox.senders].double()
+        total = share_per_row(inbox, w)
+        weights = w * (others / total.where(total > 0, 1.0))[inbox.rows]
+        return average(mine, inbox, weights)

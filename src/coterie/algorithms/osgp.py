@@ -1,0 +1,108 @@
+"""OSGP: Assran et al., Stochastic Gradient Push for Distributed Deep Learning (ICML 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.learning.partial import uneven_epochs
+from coterie.learning.push_sum import Received, check_mass, merge, push, step_on
+from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
+from coterie.protocol.trees import map_params
+
+
+@dataclass(frozen=True)
+class PushState:
+    """The de-biased model, its mass, and what arrived but is not added before the next round."""
+
+    params: Params  # z
+    mass: Tensor  # (rows,) mu, float64
+    in_flight: Params  # u; empty without delay
+    mass_in_flight: Tensor  # (rows,)
+
+
+@dataclass(frozen=True)
+class OSGP(Algorithm[PushState]):
+    """Local epochs at the de-biased model, then push-sum over directed links, with or without delay.
+
+        z_i <- z_i after local SGD;   u_i <- mu_i z_i
+        p_i = 1 / (out-degree of i + 1)
+        u_i <- p_i u_i + sum_j p_j u_j,   mu_i <- p_i mu_i + sum_j p_j mu_j    j: who sends to i
+        z_i <- u_i / mu_i
+
+    With delay tau = 1 the messages of a round are added in the next one, while one's own share stays at
+    once; the total of mu and of the mass in flight is then the number of nodes. Shares of messages that do
+    not arrive stay with their sender.
+
+    literal: the step is taken on u, so that z moves by lr / mu. With few neighbours mu falls to 0.01, which
+    makes the rate a hundred times larger: use it with clipping.
+
+    Differs from the paper: whole local epochs per exchange, as in the papers that use it as a baseline;
+    the default step is on z, as in the authors' code; delays other than 0 and 1 are left out.
+    """
+
+    tau: int = 0  # rounds between sending and adding
+    literal: bool = False
+    groups: int = 0  # uneven compute: 1 to `groups` local epochs by peer; 0: training.epochs for all
+
+    facts = Facts(
+        paper="Assran et al. 2019",
+        measured="after_mixing",
+        communication="one model and one number to each out-neighbour",
+        personal=False,
+        directed=True,
+    )
+    presets: ClassVar[Presets] = {
+        "dfedpgp": {
+            "training.epochs": 5,
+            "training.batch_size": 128,
+            "training.lr": 0.1,
+            "training.lr_decay": 0.99,
+            "training.momentum": 0.9,
+            "training.weight_decay": 5e-4,
+            "training.clip": 10.0,
+        }
+    }
+
+    def __post_init__(self) -> None:
+        if self.tau not in (0, 1):
+            raise ConfigError(f"tau must be 0 or 1, not {self.tau}")
+        if self.groups < 0:
+            raise ConfigError(f"groups must be 0 (the same epochs for all) or more, not {self.groups}")
+
+    def init(self, node: Node) -> PushState:
+        z = node.initial()
+        mass = torch.ones(node.rows, dtype=torch.float64)
+        in_flight = map_params(torch.zeros_like, z) if self.tau else {}
+        return PushState(z, mass, in_flight, torch.zeros_like(mass))
+
+    def round(self, state: PushState, node: Node) -> Round[PushState]:
+        settings = {**uneven_epochs(self.groups, node), **step_on(self.literal, state.mass)}
+        z = node.train(state.params, **settings)
+        node.measure(after_local=z)
+        stays, received = yield from push(z, state.mass, node)
+        waiting, waiting_mass = state.in_flight, state.mass_in_flight
+        if self.tau:
+            received, waiting, waiting_mass = _delayed(state, received)
+        z, mass = merge(z, stays, received)
+        check_mass(mass, node)
+        node.record(mass=mass, mass_in_flight=waiting_mass)
+        return PushState(z, mass, waiting, waiting_mass)
+
+    def personal(self, state: PushState) -> Params:
+        return state.params
+
+
+def _delayed(state: PushState, received: Received) -> tuple[Received, Params, Tensor]:
+    """What arrived in the last round, and what must wait now; a name that is not sent never flies."""
+    sent = received.get("values", {})
+    landed = {
+        "values": {name: state.in_flight[name] for name in sent},
+        "mass": {"mu": state.mass_in_flight},
+    }
+    waiting_mass = received.get("mass", {}).get("mu", torch.zeros_like(state.mass))
+    return landed, {**state.in_flight, **sent}, waiting_mass

@@ -1,0 +1,113 @@
+"""PPDL: Listo Zec et al., Efficient Node Selection in Private Personalized Decentralized Learning (2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
+from coterie.errors import ConfigError
+from coterie.learning.bandits import Bandit
+from coterie.learning.checkpointing import Best
+from coterie.learning.selection import reachable
+from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull
+
+
+@dataclass(frozen=True)
+class PPDLState:
+    """The model, the best one so far by validation loss, and what the bandit knows about groups."""
+
+    params: Params
+    best: Best
+    bandit: Bandit
+
+
+@dataclass(frozen=True)
+class PPDL(Algorithm[PPDLState]):
+    """Learn which group of M peers to average with, seeing only sums over groups.
+
+        arms: all groups of M reachable nodes; r_j = validation accuracy after averaging with group j
+        s_lj = 1 if u = 0,  min(r_j + q/u, 1),  r_j if u = M     u: nodes that l and j share      (3)
+        mu_j, phi_lj = means of r_j, s_lj over the pulls of j
+        S = {j: n_j >= (t - 1) / number of arms, n_j > 0},  k_bar = argmax_S mu_j
+        A = {l: min_{j in S} phi_lj >= mu_kbar} + k_bar                        competitive arms   (4)
+        G <- an arm of A by Tsallis-INF: p_j = t / (L_j - x)^2,  sum_A p_j = 1
+        theta_i <- sum_{j in G + i} n_j theta_j / sum_{j in G + i} n_j         a sealed sum
+        L_G <- L_G + (1 - r_G) / p_G
+        theta_i <- local training from theta_i
+
+    One local training phase precedes the first round. The model that counts is the one with the lowest
+    validation loss so far. A node that reaches at most M others has one arm: all of them. When a member of
+    the group does not answer, the rest is averaged and the bandit learns nothing.
+
+    Differs from the paper: eq. 3 divides by zero at u = 0, where the bound is 1; the paper's threshold
+    t/N has an undefined N, taken as the number of arms as in its source (Gupta et al. 2021); losses are
+    weighted by the probability that was really played. Its code starts every node with its own weights: set
+    init = "independent" for that.
+    """
+
+    peers: int = 3  # M
+    q: float = 0.1  # how much better an overlapping group may be
+    reward_baseline: bool = False  # subtract the accuracy before averaging, against drifting rewards
+
+    facts = Facts(
+        paper="Listo Zec et al. 2025",
+        measured="after_local",
+        communication="one sealed sum over M peers",
+        sealed=True,
+    )
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "peers": 3,
+            "training.epochs": 3,
+            "training.batch_size": 8,
+            "training.optimizer": "adam",
+            "training.lr": 1e-4,
+            "training.clip": 0.0,
+        },
+        "code": {
+            "peers": 3,
+            "training.epochs": 1,
+            "training.batch_size": 8,
+            "training.optimizer": "adam",
+            "training.lr": 3e-4,
+            "training.clip": 0.0,
+        },
+    }
+
+    def __post_init__(self) -> None:
+        if self.peers < 1:
+            raise ConfigError(f"peers must be at least 1, not {self.peers}")
+        if not self.q >= 0:
+            raise ConfigError(f"q must be 0 or more, not {self.q}")
+
+    def init(self, node: Node) -> PPDLState:
+        params = node.train(node.initial())
+        best = Best.first(params, node)
+        if bool((best.loss.isinf() & ~node.is_hub).any()):
+            raise ConfigError(
+                "this algorithm rewards groups by validation accuracy, and a peer has no validation data; "
+                "set splitting.validation to a fraction such as 0.2"
+            )
+        return PPDLState(params, best, Bandit.fresh(node.rows, node.rounds, self.peers))
+
+    def round(self, state: PPDLState, node: Node) -> Round[PPDLState]:
+        arms = state.bandit.draw(reachable(node), node.rng("group"))
+        node.record(group=arms.groups, competitive_arms=arms.competitive)
+        mine = weighted(state.params, node)
+        inbox = yield from pull(mine, arms.links, sealed=True)
+        mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
+        node.measure(after_mixing=mixed)
+        reward = node.evaluate(mixed, "validation").accuracy
+        if self.reward_baseline:
+            reward = reward - node.evaluate(state.params, "validation").accuracy
+        bandit = state.bandit.update(arms, reward, self.q_in(node.round), inbox.count == arms.size)
+        trained = node.train(mixed)
+        return PPDLState(trained, state.best.seen(trained, node), bandit)
+
+    def personal(self, state: PPDLState) -> Params:
+        return state.best.params
+
+    def q_in(self, round: int) -> float:
+        """q(t) of eq. 3."""
+        return self.q
