@@ -1,0 +1,43 @@
+"""`coterie data show`: who has which labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.options import DATA_FLAGS, Asked, experiment_options
+from coterie.errors import RunFolderError
+
+
+@experiment_options(*DATA_FLAGS)
+def show(
+    asked: Asked,
+    *,
+    out: Annotated[Path, typer.Option(help="The plot.", metavar="FILE")] = Path("label-histogram.png"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the plot if it exists.")] = False,
+) -> None:
+    """Print and plot each peer's labels."""
+    from coterie.cli import early
+
+    table = asked.table()
+    early.check(table)
+    if out.exists() and not force:
+        raise RunFolderError(
+            f"{out} exists already; choose another file with --out, or replace it with --force"
+        )
+    if not out.resolve().parent.is_dir():
+        raise RunFolderError(f"the folder of {out} does not exist")
+
+    from coterie.experiments.config import resolve
+    from coterie.experiments.prepare import federation_of
+    from coterie.reporting import data_plots, data_tables, tables
+
+    experiment = resolve(table)
+    federation = federation_of(experiment)
+    title = f"{experiment.data}, {experiment.partition}, {experiment.peers} peers, seed {experiment.seed}"
+    tables.show(data_tables.label_table(federation, title))
+    if federation.dropped:
+        typer.echo(f"{federation.dropped} training samples belong to no peer")
+    typer.echo(f"plot: {data_plots.label_histogram(federation, title, out)}")

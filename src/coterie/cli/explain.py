@@ -1,0 +1,78 @@
+"""`coterie explain NAME`: what a name stands for, its equations and its settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from coterie.cli.listing import Kind, kind_of_algorithm, registry_of
+from coterie.errors import ConfigError
+
+
+def explain(
+    name: Annotated[
+        str, typer.Argument(help="An algorithm, data set, model, partition or topology.", show_default=False)
+    ],
+) -> None:
+    """Explain a name: equations, hyper-parameters, presets, differences from the paper."""
+    from coterie.registry import nearest, parse_call
+
+    bare = parse_call(name)[0]
+    found = [kind for kind in Kind if bare in registry_of(kind)]
+    if not found:
+        everything = [entry for kind in Kind for entry in registry_of(kind)]
+        raise ConfigError(f"unknown name {bare!r}; {nearest(bare, everything)}")
+    for kind in found:
+        typer.echo("\n".join(_lines(kind, bare)))
+
+
+def _lines(kind: Kind, name: str) -> Iterator[str]:
+    registry = registry_of(kind)
+    entry = registry[name]
+    yield f"{registry.kind} {registry.signature(name)}"
+    yield ""
+    yield inspect.getdoc(entry) or "(not described)"
+    if kind is Kind.algorithms:
+        yield from _facts(entry.facts)
+    yield from _settings(entry)
+    if kind is Kind.algorithms and entry.presets:
+        yield from ("", "presets (--preset NAME)")
+        for preset, values in entry.presets.items():
+            yield f"  {preset}: " + ", ".join(f"{key} = {value}" for key, value in values.items())
+    if kind is Kind.data:
+        yield from ("", f"default model: {entry.default_model}, default partition: {entry.default_partition}")
+        files = "read from the folder --data-dir or COTERIE_DATA" if entry.needs_files else "needs no files"
+        yield files
+
+
+def _facts(facts: Any) -> Iterator[str]:
+    yield ""
+    yield f"paper:         {facts.paper}"
+    yield f"kind:          {kind_of_algorithm(facts)}"
+    yield f"measured:      {facts.measured.replace('_', ' ')} (both points are always recorded)"
+    yield f"communication: {facts.communication}"
+    if facts.symmetric_only:
+        yield "topology:      only links that go both ways"
+
+
+def _settings(entry: Any) -> Iterator[str]:
+    parameters = list(inspect.signature(entry).parameters.values())
+    if not parameters:
+        return
+    hints = get_type_hints(entry)
+    yield from ("", "settings")
+    width = max(len(p.name) for p in parameters)
+    for p in parameters:
+        several = p.kind is inspect.Parameter.VAR_POSITIONAL
+        default = "required" if p.default is p.empty else f"default {p.default!r}"
+        wanted = _readable(hints.get(p.name, p.annotation))
+        yield f"  {p.name:{width}}  {wanted}, {'any number of them' if several else default}"
+
+
+def _readable(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return hint.__name__ if inspect.isclass(hint) else str(hint).replace("typing.", "")

@@ -1,0 +1,39 @@
+"""Names of run folders. Nothing is made here: a folder appears when its run starts."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from itertools import chain, count
+from pathlib import Path
+
+from coterie.errors import RunFolderError
+
+RUNS = Path("runs")
+
+
+def new_folder(*parts: str) -> Path:
+    """runs/<date-time>-<parts>, with a number if that exists."""
+    name = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *map(slug, parts)])
+    return unused(RUNS / name)
+
+
+def unused(path: Path) -> Path:
+    names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return next(name for name in names if not name.exists())
+
+
+def refuse_existing(folder: Path, command: str) -> None:
+    """A folder that holds anything is never written to."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(
+            f"{folder} exists already; choose another folder, or continue that run with "
+            f"`coterie {command} --resume {folder}`"
+        )
+
+
+def slug(text: str) -> str:
+    """`random-gossip(3)` as part of a file's name: random-gossip-3; of `/a/file.py:Name` only Name."""
+    if ".py:" in text:
+        text = Path(text.rpartition(":")[0]).stem + "-" + text.rpartition(":")[2]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "x"

@@ -1,0 +1,64 @@
+"""`coterie list`: every name that a user can type."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+
+class Kind(str, Enum):
+    algorithms = "algorithms"
+    data = "data"
+    models = "models"
+    partitions = "partitions"
+    topologies = "topologies"
+
+
+def list_names(
+    kind: Annotated[Kind | None, typer.Argument(help="Only one kind of names.", show_default=False)] = None,
+) -> None:
+    """List algorithms, data sets, models, partitions and topologies."""
+    from coterie.reporting.tables import show
+
+    for one in [kind] if kind else list(Kind):
+        show(_table(one, registry_of(one)), "")
+    if kind is None:
+        typer.echo("coterie explain NAME tells more about any of them.")
+
+
+def registry_of(kind: Kind) -> Any:
+    """The catalogue of one kind, as read from the source: it needs no PyTorch."""
+    from coterie.cli.blueprints import catalogues
+
+    return getattr(catalogues(), "sources" if kind is Kind.data else kind.value)
+
+
+def kind_of_algorithm(facts: Any) -> str:
+    """A few words: serverless or hub, personal or consensus, and what else it can or needs."""
+    words = ["hub" if facts.hub else "serverless", "personal" if facts.personal else "consensus"]
+    more = {"directed": facts.directed, "sealed": facts.sealed, "told clusters": facts.clusters}
+    return ", ".join([*words, *(word for word, holds in more.items() if holds)])
+
+
+def _table(kind: Kind, registry: Any) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=kind.value, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False
+    )
+    facts_too = kind is Kind.algorithms
+    for header in ("name", "what", *(("paper", "kind", "measured", "communication") if facts_too else ())):
+        name = header == "name"
+        table.add_column(header, no_wrap=name and not facts_too, min_width=26 if name else None)
+    for name in registry:
+        cells = [registry.signature(name), registry.summary(name)]
+        if facts_too:
+            cells[0] = cells[0].replace(",", ", ")  # so that it can be broken into lines
+            facts = registry[name].facts
+            measured = facts.measured.replace("_", " ")
+            cells += [facts.paper, kind_of_algorithm(facts), measured, facts.communication]
+        table.add_row(*map(Text, cells))
+    return table

@@ -1,0 +1,164 @@
+"""The options that describe an experiment, shared by `run`, `compare` and `data show`.
+
+Precedence: TOML file < flags < --set. Paths in the file start from the file's folder, paths in flags from
+the current one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.errors import ConfigError
+
+
+def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:
+    return Annotated[kind | None, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
+
+
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "algorithm": (
+        "algorithm",
+        _option(str, "Algorithm, such as d-psgd or random-gossip(3).", metavar="NAME"),
+    ),
+    "data": ("data", _option(str, "Data set: digits, mnist, ... or file.py:function.", metavar="NAME")),
+    "data_dir": ("data_dir", _option(str, "Folder of data files; default: COTERIE_DATA.", metavar="DIR")),
+    "model": ("model", _option(str, "Model: mlp, ... or file.py:Class.", metavar="NAME")),
+    "partition": ("partition", _option(str, "Partition, such as dirichlet(0.3).", metavar="NAME")),
+    "topology": ("topology", _option(str, "Topology, such as ring or edges(file).", metavar="NAME")),
+    "peers": ("peers", _option(int, "Number of peers; default 20.")),
+    "rounds": ("rounds", _option(int, "Number of rounds; default 20.")),
+    "seed": ("seed", _option(int, "Seed of everything random; default 0.")),
+    "preset": ("preset", _option(str, "Named settings of the algorithm.", metavar="NAME")),
+    "lr": ("training.lr", _option(float, "Learning rate (training.lr).")),
+    "epochs": ("training.epochs", _option(int, "Local epochs per round (training.epochs).")),
+    "batch_size": ("training.batch_size", _option(int, "Mini-batch size (training.batch_size).")),
+    "executor": ("execution.executor", _option(str, "auto, stacked or looped.", metavar="NAME")),
+    "workers": ("execution.workers", _option(int, "Worker threads; default: all cores.")),
+}
+DATA_FLAGS = ("data", "data_dir", "partition", "peers", "seed")
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option("--config", help="The experiment's TOML file.", metavar="FILE", show_default=False),
+]
+_SET = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Any key of the TOML file, such as training.lr=0.1; repeatable.",
+        metavar="KEY=VALUE",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is shown and written besides the records."""
+
+    json: bool
+    quiet: bool
+    plots: bool
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said about an experiment."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    config: Path | None = None
+    sets: tuple[str, ...] = ()
+
+    def names(self) -> list[str]:
+        """The options that were given, as the user writes them."""
+        given = [f"--{name.replace('_', '-')}" for name in self.flags]
+        return [*given, *(["--config"] if self.config else []), *(["--set"] if self.sets else [])]
+
+    def refuse_with(self, option: str, *more: str) -> None:
+        """Fail if anything was said about the experiment, because `option` says it all."""
+        names = [*self.names(), *more]
+        if names:
+            raise ConfigError(
+                f"{option} takes the whole experiment from its folder; leave out {', '.join(names)}"
+            )
+
+    def table(self, algorithm: str | None = None) -> dict[str, Any]:
+        """The experiment as one table; `algorithm` replaces what was asked for."""
+        from coterie.experiments.checking import load_toml, override, with_absolute_paths
+
+        table: dict[str, Any] = {}
+        if self.config is not None:
+            table = with_absolute_paths(load_toml(self.config), self.config.resolve().parent)
+        said: dict[str, Any] = {}
+        for name, value in self.flags.items():
+            _put(said, _FLAGS[name][0].split("."), value)
+        if algorithm is not None:
+            said["algorithm"] = algorithm
+        if "algorithm" in said:
+            _choose_algorithm(table, said)
+        for assignment in self.sets:
+            override(said, assignment)
+        return _merged(table, with_absolute_paths(said, Path.cwd()))
+
+
+def experiment_options(
+    *names: str, without: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: give a command the experiment's options and pass them to it as one `asked`."""
+    chosen = [name for name in names or _FLAGS if name not in without]
+    shared: dict[str, Any] = {name: _FLAGS[name][1] for name in chosen}
+    shared |= {"config": _CONFIG, "sets": _SET}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(**values: Any) -> None:
+            flags = {name: values.pop(name) for name in chosen}
+            given = {name: value for name, value in flags.items() if value is not None}
+            sets = tuple(values.pop("sets") or ())
+            command(asked=Asked(given, values.pop("config"), sets), **values)
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.name != "asked"]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        options = [inspect.Parameter(n, kind, default=None, annotation=a) for n, a in shared.items()]
+        parameters = [*(p for p in own if p.kind is not kind), *options, *(p for p in own if p.kind is kind)]
+        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+        wrapped.__doc__, wrapped.__name__ = command.__doc__, command.__name__
+        return wrapped
+
+    return decorate
+
+
+def _choose_algorithm(table: dict[str, Any], said: dict[str, Any]) -> None:
+    """An algorithm in a flag: its settings beat the file's, and the file's are not for another algorithm."""
+    from coterie.cli.blueprints import catalogues
+    from coterie.experiments.checking import inline_settings
+    from coterie.registry import parse_call
+
+    name, inline = inline_settings(said["algorithm"], catalogues().algorithms)
+    if name != parse_call(str(table.get("algorithm", "local")), "algorithm")[0]:
+        for belongs_to_another in ("algorithm", "settings", "preset"):
+            table.pop(belongs_to_another, None)
+    elif "algorithm" in table:
+        said["algorithm"] = table["algorithm"]  # with the file's own inline settings
+    if inline:
+        said["settings"] = inline
+
+
+def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+    table[path[-1]] = value
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merged(result[key], value) if both else value
+    return result

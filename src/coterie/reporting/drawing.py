@@ -1,0 +1,43 @@
+"""What all plots share: drawn without a display and without matplotlib's global state.
+
+Colours are those of Okabe and Ito, which people with colour-blindness can tell apart; line styles, markers
+and panels carry the same information.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from coterie.simulation import write_atomically
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+GREY = "#777777"
+
+
+def colour_of(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain(axes: Axes) -> None:
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the PNG atomically."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    write_atomically(path, content.getvalue())
+    return path

@@ -1,0 +1,234 @@
+"""Plots of finished runs as PNG files: learning curves, every peer's accuracy, who learned from whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from coterie.experiments.running import Run
+from coterie.protocol import Point
+from coterie.reporting.drawing import COLOURS, GREY, MARKERS, colour_of, new_figure, plain, save
+from coterie.reporting.tables import label_of as label_of_result
+
+Array = NDArray[np.float64]
+
+GAINED, LOST = COLOURS[0], COLOURS[1]
+POINT_NAMES: dict[Point, str] = {"after_local": "after local training", "after_mixing": "after mixing"}
+MOST_PEERS_ON_MAP = 1000  # a heat map of more has a million cells and shows nothing
+
+
+def label_of(run: Run) -> str:
+    return label_of_result(run.result())
+
+
+def learning_curves(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
+    """Mean personal accuracy by round, at both points, with the spread over peers."""
+    if len(runs) == 1:
+        figure = new_figure(7.0, 4.2)
+        axes = figure.subplots()
+        _curve_with_band(axes, runs[0], COLOURS[0], labels[0])
+        axes.set_title(f"{labels[0]}: personal accuracy of {runs[0].peers} peers")
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+        _name_axes(axes)
+        return save(figure, path)
+    columns = min(4, len(runs))
+    rows = math.ceil(len(runs) / columns)
+    figure = new_figure(10.5, 4.0 + 2.3 * rows)
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[4.0, *[2.3] * rows])
+    together = figure.add_subplot(grid[0, :])
+    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        _mean_curve(together, run, number, label)
+    together.set_title(f"Personal accuracy, mean of {runs[0].peers} peers, each at its own point")
+    together.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    _name_axes(together)
+    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        axes = figure.add_subplot(grid[1 + number // columns, number % columns], sharey=together)
+        _curve_with_band(axes, run, colour_of(number), label)
+        axes.set_title(label, fontsize=9)
+        _small(axes, number, columns, len(runs), "round", "accuracy")
+    figure.supxlabel(
+        "below: mean at its own point (solid) and at the other point (dashed); "
+        "band: worst to best tenth of the peers at its own point",
+        fontsize=9,
+    )
+    return save(figure, path)
+
+
+def per_peer_accuracy(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
+    """Every peer's accuracy; against Local where it was run, so that one sees who gained and who was hurt."""
+    local = next((run for run in runs if run.experiment.algorithm == "local"), None)
+    shown = [(run, label) for run, label in zip(runs, labels, strict=True) if run is not local]
+    if local is None or not shown:
+        return _sorted_peers(runs[0], labels[0], path)
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = new_figure(max(5.5, 3.6 * columns), 0.9 + 2.6 * rows)
+    everyone = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    reference = _array(local.personal_accuracy)
+    order = np.argsort(reference, kind="stable")
+    for number, axes in enumerate(everyone.flat):
+        if number >= len(shown):
+            axes.set_visible(False)
+            continue
+        run, label = shown[number]
+        _against_local(axes, _array(run.personal_accuracy)[order], reference[order], label)
+        _small(axes, number, columns, len(shown), "peers, sorted by Local", "accuracy")
+    handles, names = everyone[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
+    return save(figure, path)
+
+
+def who_learned_from_whom(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path | None:
+    """Heat map of models received; None if there are no such models, or too many peers."""
+    if runs[0].peers > MOST_PEERS_ON_MAP:
+        return None
+    shown = [(run, label) for run, label in zip(runs, labels, strict=True) if int(run.graph.sum())]
+    if not shown:
+        return None
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = new_figure(1.3 + 3.2 * columns, 1.0 + 3.2 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    shares = [_shares(run) for run, _ in shown]
+    top = max(float(share.max()) for share in shares)
+    image: Any = None
+    for number, axes in enumerate(grid.flat):
+        if number >= len(shown):
+            axes.set_visible(False)
+            continue
+        image = _map(axes, shown[number][0], shares[number], top, shown[number][1])
+        _small(axes, number, columns, len(shown), "sender", "receiver")
+    figure.colorbar(image, ax=grid, shrink=0.8, label="share of the models a peer received")
+    has_clusters = shown[0][0].clusters is not None
+    note = "Who learned from whom" + (" (lines: the true clusters)" if has_clusters else "")
+    figure.suptitle(note)
+    return save(figure, path)
+
+
+def _curve_with_band(axes: Axes, run: Run, colour: Any, label: str) -> None:
+    rounds = run.history.rounds
+    other: Point = "after_mixing" if run.point == "after_local" else "after_local"
+    own = _array(run.accuracy_over_time())
+    worst, best = _deciles(own)
+    axes.fill_between(
+        rounds, worst, best, color=colour, alpha=0.18, lw=0, label="worst to best tenth of peers"
+    )
+    marker = "o" if len(rounds) == 1 else ""
+    axes.plot(
+        rounds, np.nanmean(own, 1), color=colour, marker=marker, label=f"mean {POINT_NAMES[run.point]} *"
+    )
+    dashed = np.nanmean(_array(run.accuracy_over_time(other)), 1)
+    axes.plot(
+        rounds, dashed, color=colour, ls="--", lw=1.2, marker=marker, label=f"mean {POINT_NAMES[other]}"
+    )
+
+
+def _mean_curve(axes: Axes, run: Run, number: int, label: str) -> None:
+    means = np.nanmean(_array(run.accuracy_over_time()), 1)
+    rounds = run.history.rounds
+    # Markers in different places, so that curves which coincide are still seen.
+    step = max(1, len(rounds) // 8)
+    axes.plot(
+        rounds,
+        means,
+        color=colour_of(number),
+        marker=MARKERS[number % len(MARKERS)],
+        markevery=(number % step, step),
+        ms=5,
+        label=label,
+    )
+
+
+def _deciles(values: Array) -> tuple[Array, Array]:
+    """Means of the lowest and of the highest tenth of the peers, at least one, for each round."""
+    ordered = np.sort(values, 1)
+    measured = ~np.isnan(ordered)
+    tenth = max(1, math.ceil(int(measured[0].sum()) / 10))
+    ordered = ordered[:, measured.all(0)]
+    return ordered[:, :tenth].mean(1), ordered[:, -tenth:].mean(1)
+
+
+def _against_local(axes: Axes, mine: Array, local: Array, label: str) -> None:
+    place = np.arange(len(mine))
+    size = max(4.0, min(28.0, 900 / len(mine)))
+    axes.step(place, local, where="mid", color=GREY, lw=1.2, label="Local")
+    for better, colour, marker, name in (
+        (mine >= local, GAINED, "o", "peer at or above its Local accuracy"),
+        (mine < local, LOST, "v", "peer below its Local accuracy"),
+    ):
+        axes.vlines(place[better], local[better], mine[better], color=colour, lw=1, alpha=0.6)
+        axes.scatter(place[better], mine[better], color=colour, marker=marker, s=size, label=name, zorder=3)
+    difference = 100 * float(np.nanmean(mine) - np.nanmean(local))
+    hurt = int((mine < local).sum())
+    axes.set_title(f"{label}: {difference:+.1f} points, {hurt} of {len(mine)} below", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _sorted_peers(run: Run, label: str, path: Path) -> Path:
+    figure = new_figure(7.0, 4.0)
+    axes = figure.subplots()
+    values = np.sort(_array(run.personal_accuracy))
+    values = values[~np.isnan(values)]
+    size = max(4.0, min(36.0, 1800 / max(1, len(values))))
+    axes.scatter(np.arange(len(values)), values, color=COLOURS[0], s=size, zorder=3, label="a peer")
+    worst = float(values[: max(1, math.ceil(len(values) / 10))].mean())
+    axes.axhline(float(values.mean()), color=GREY, lw=1.2, label=f"mean {values.mean():.3f}")
+    axes.axhline(worst, color=LOST, lw=1.2, ls="--", label=f"worst decile {worst:.3f}")
+    axes.set_title(f"{label}: personal accuracy {POINT_NAMES[run.point]}, last round")
+    axes.set(xlabel="peers, sorted", ylabel="accuracy")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    plain(axes)
+    return save(figure, path)
+
+
+def _shares(run: Run) -> Array:
+    """(receivers, senders) sorted by cluster: each row adds up to 1, or is 0 if nothing arrived."""
+    counts = _array(run.graph)
+    if run.clusters is not None:
+        order = np.argsort(run.clusters.numpy(), kind="stable")
+        counts = counts[order][:, order]
+    return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1))
+
+
+def _map(axes: Axes, run: Run, shares: Array, top: float, label: str) -> Any:
+    image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=top, interpolation="nearest")
+    if run.clusters is not None:
+        sizes = np.bincount(np.unique(run.clusters.numpy(), return_inverse=True)[1])
+        for edge in np.cumsum(sizes)[:-1] - 0.5:
+            axes.axhline(edge, color="white", lw=1)
+            axes.axvline(edge, color="white", lw=1)
+    axes.set_title(label, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return image
+
+
+def _name_axes(axes: Axes) -> None:
+    axes.set(xlabel="round", ylabel="accuracy on the peer's own test data")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plain(axes)
+
+
+def _small(axes: Axes, number: int, columns: int, total: int, x: str, y: str) -> None:
+    """A panel in a grid: names only at the left and at the bottom."""
+    if number % columns == 0:
+        axes.set_ylabel(y, fontsize=9)
+    if number + columns >= total:
+        axes.set_xlabel(x, fontsize=9)
+        axes.tick_params(labelbottom=True)
+    axes.tick_params(labelsize=8)
+    if not axes.images:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        plain(axes)
+
+
+def _array(values: Any) -> Array:
+    return np.asarray(values.double().numpy())

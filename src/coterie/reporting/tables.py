@@ -1,0 +1,141 @@
+"""Tables for the terminal, from results as `Run.result` gives them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Result = Mapping[str, Any]
+
+NARROWEST = 130  # columns that a table may take where there is no terminal
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_COLUMNS = (
+    ("mean", "accuracy\nmean"),
+    ("std", "\nstd"),
+    ("worst", "worst\ndecile"),
+    ("local", "after\nlocal"),
+    ("mixing", "after\nmixing"),
+    ("gain", "gain over\nLocal"),
+    ("global", "global\naccuracy"),
+    ("sent", "sent per\npeer"),
+    ("busiest", "busiest\npeer, hub"),
+    ("seconds", "\nseconds"),
+)
+
+
+def show(*items: Any) -> None:
+    """Print on stdout; where that is no terminal, wide enough for a table."""
+    width = None if sys.stdout.isatty() else NARROWEST
+    console = Console(width=width, highlight=False)
+    for item in items:
+        console.print(item)
+
+
+def summary(
+    results: Sequence[Result], labels: Sequence[str] | None = None, local: Result | None = None
+) -> Table:
+    """A row for each result: distribution over peers, both points, gain over Local, traffic, time.
+
+    local: the run of Local on the same data; without it the gain is unknown.
+    """
+    names = labels or [label_of(result) for result in results]
+    rows = [[result] for result in results]
+    return _table(rows, names, None if local is None else [local])
+
+
+def summary_over_seeds(
+    groups: Sequence[Sequence[Result]], labels: Sequence[str], local: Sequence[Result]
+) -> Table:
+    """A row for each algorithm: mean ± standard deviation over seeds of every number."""
+    return _table(groups, labels, local)
+
+
+def label_of(result: Result) -> str:
+    """The algorithm with the hyper-parameters that were set: random-gossip(peers=5)."""
+    settings = ",".join(f"{key}={value}" for key, value in result["settings"].items())
+    return f"{result['algorithm']}({settings})" if settings else str(result["algorithm"])
+
+
+def gain(result: Result, local: Result | None) -> float | None:
+    """By how much the peers' mean accuracy is above Local's."""
+    mine = mean_of(result, "personal_accuracy")
+    other = None if local is None else mean_of(local, "personal_accuracy")
+    return None if mine is None or other is None else mine - other
+
+
+def mean_of(result: Result, key: str, statistic: str = "mean") -> float | None:
+    entry = result.get(key)
+    return None if entry is None else float(entry[statistic])
+
+
+def _table(
+    groups: Sequence[Sequence[Result]], labels: Sequence[str], local: Sequence[Result] | None
+) -> Table:
+    first = groups[0][0]
+    seeds = len(groups[0])
+    title = f"{first['peers']} peers, {first['data']}, {first['partition']}, {first['model']}, "
+    title += f"{first['rounds']} rounds, " + (f"{seeds} seeds" if seeds > 1 else f"seed {first['seed']}")
+    caption = (
+        "accuracy in % on each peer's own test data; *: the point its paper measures at, used for the rest"
+    )
+    if seeds > 1:
+        caption += "; ±: over seeds"
+    table = Table(title=title, caption=caption, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
+    table.add_column("\nalgorithm", no_wrap=seeds == 1, overflow="fold")
+    for _, header in _COLUMNS:
+        table.add_column(header, justify="right", no_wrap=True)
+    for label, group in zip(labels, groups, strict=True):
+        cells = [_cells(result, local[i] if local else None) for i, result in enumerate(group)]
+        point = {"after_local": "local", "after_mixing": "mixing"}[group[0]["point"]]
+        table.add_row(
+            Text(label), *(_cell(key, [c[key] for c in cells], key == point) for key, _ in _COLUMNS)
+        )
+    return table
+
+
+def _cells(result: Result, local: Result | None) -> dict[str, float | None]:
+    own = None if local is None or result["algorithm"] == "local" else gain(result, local)
+    return {
+        "mean": mean_of(result, "personal_accuracy"),
+        "std": mean_of(result, "personal_accuracy", "std"),
+        "worst": mean_of(result, "personal_accuracy", "worst_decile"),
+        "local": mean_of(result, "personal_accuracy_after_local"),
+        "mixing": mean_of(result, "personal_accuracy_after_mixing"),
+        "gain": own,
+        "global": mean_of(result, "global_accuracy"),
+        "sent": result["bytes_sent_per_peer"],
+        "busiest": result["bytes_sent_busiest"],
+        "seconds": result["seconds"],
+    }
+
+
+def _cell(key: str, values: Sequence[float | None], own_point: bool) -> Text:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return Text("-")
+    mean = statistics.fmean(known)
+    if key in ("sent", "busiest"):
+        return Text(in_bytes(mean))
+    if key == "seconds":
+        return Text(f"{mean:.1f}")
+    text = f"{100 * mean:+.1f}" if key == "gain" else f"{100 * mean:.1f}"
+    if len(known) > 1:
+        text += f"±{100 * statistics.pstdev(known):.1f}"
+    style = "" if key != "gain" else "green" if mean > 0 else "red" if mean < 0 else ""
+    return Text(text + ("*" if own_point else ""), style=style)
+
+
+def in_bytes(value: float) -> str:
+    """1234567 as 1.2 MB."""
+    for unit in _UNITS:
+        if value < 999.5 or unit == _UNITS[-1]:
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"

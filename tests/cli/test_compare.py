@@ -1,0 +1,119 @@
+"""`coterie compare` and `coterie demo`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.cli import progress
+from coterie.cli.compare import split_names
+from coterie.cli.demo import ALGORITHMS, conclusion
+
+Command = Callable[..., Any]
+
+
+def test_commas_inside_parentheses_do_not_split() -> None:
+    text = "random-gossip(3), d-psgd(mixing=metropolis),dfedavgm(uniform,0.5),local"
+    names = [name.strip() for name in split_names(text)]
+    assert names == ["random-gossip(3)", "d-psgd(mixing=metropolis)", "dfedavgm(uniform,0.5)", "local"]
+
+
+def test_json_is_a_list_with_local_and_the_gain_over_it(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    done = coterie(
+        "compare", "--algorithms", "random-gossip(2),fedavg", "--algorithm", "d-psgd(metropolis)",
+        "--topology", "ring", *small, "--json", "--run-dir", "c",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    results = json.loads(done.stdout)
+    names = [result["algorithm"] for result in results]
+    assert names == ["local", "random-gossip", "fedavg", "d-psgd"]
+    assert [result["topology"] for result in results] == ["ring", "ring", "star", "ring"]
+    local = results[0]["personal_accuracy"]["mean"]
+    for result in results:
+        assert result["gain_over_local"] == result["personal_accuracy"]["mean"] - local
+    assert "local is added" in done.stderr
+    assert "fedavg goes through a hub: topology star" in done.stderr
+    assert {path.name for path in (folder / "c").iterdir()} == {
+        "compare.json", "local", "random-gossip-2", "fedavg", "d-psgd-metropolis", "learning_curves.png",
+        "per_peer_accuracy.png", "who_learned_from_whom.png",
+    }  # fmt: skip
+
+
+def test_the_table_has_a_row_for_each_and_seeds_a_spread(coterie: Command, small: list[str]) -> None:
+    done = coterie("compare", "--algorithms", "local,d-psgd", *small, "--seeds", "2", "--no-plots")
+    assert done.exit_code == 0, done.stderr
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert "±" in rows["local"]
+    assert "±" in rows["d-psgd"]
+    assert "2 seeds" in done.stdout
+
+
+def test_an_interrupted_comparison_goes_on(
+    coterie: Command, small: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--algorithms", "local,d-psgd,gossip-fedavg", *small, "--no-plots", "--json"]
+    whole = json.loads(coterie("compare", *options, "--run-dir", "whole").stdout)
+
+    def interrupt(self: Any, record: Any, history: Any) -> None:
+        if self.label == "d-psgd":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress._Watcher, "__call__", interrupt)
+        stopped = coterie("compare", *options, "--run-dir", "part")
+    assert stopped.exit_code == 130
+    assert "coterie compare --resume part" in stopped.stderr
+    assert not (folder / "part" / "gossip-fedavg").exists()
+    done = coterie("compare", "--resume", "part", "--json")
+    assert "local: round" not in done.stderr
+    resumed = json.loads(done.stdout)
+    accuracies = [[result["personal_accuracy"] for result in results] for results in (whole, resumed)]
+    assert accuracies[0] == accuracies[1]
+    refused = coterie("compare", "--resume", "part", "--algorithms", "local", "--rounds", "3")
+    assert refused.exit_code == 2
+    assert "--rounds, --algorithms" in refused.stderr
+
+
+def test_settings_in_a_file_are_for_its_own_algorithm(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    (folder / "e.toml").write_text('algorithm = "d-psgd"\n[settings]\nmixing = "metropolis"\n')
+    options = [*small, "--config", "e.toml", "--no-plots", "--quiet", "--json"]
+    alone = json.loads(coterie("compare", *options).stdout)
+    assert [(r["algorithm"], r["settings"]) for r in alone] == [
+        ("local", {}),
+        ("d-psgd", {"mixing": "metropolis"}),
+    ]
+
+
+def test_the_demo(coterie: Command, folder: Path) -> None:
+    done = coterie("demo", "--peers", "8", "--rounds", "2", "--quiet")
+    assert done.exit_code == 0, done.stderr
+    assert all(name in done.stdout for name in ALGORITHMS)
+    assert "one seed" in done.stdout
+    [made] = (folder / "runs").iterdir()
+    assert made.name.startswith("demo-")
+    assert {path.name for path in made.glob("*.png")} == {
+        "learning_curves.png", "per_peer_accuracy.png", "who_learned_from_whom.png",
+    }  # fmt: skip
+
+
+def test_the_demo_says_what_the_numbers_say() -> None:
+    def results(**means: float) -> list[dict[str, Any]]:
+        return [
+            {"algorithm": name, "rounds": 1, "personal_accuracy": {"mean": mean, "per_peer": [mean, mean]}}
+            for name in ALGORITHMS
+            for mean in [means.get(name.replace("-", "_"), 0.5)]
+        ]
+
+    assert "loses 20.0 points" in conclusion(results(local=0.7, oracle=0.8))
+    assert "gains 10.0 points" in conclusion(results(local=0.7, oracle=0.8))
+    assert "2 of 2 peers" in conclusion(results(local=0.7))
+    assert "loses" not in conclusion(results(local=0.4))
+    assert "changes nothing" in conclusion(results())

@@ -1,0 +1,117 @@
+"""`coterie list`, `explain`, `data show` and `new`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.cli.blueprints import catalogues
+from coterie.experiments.schema import Experiment
+
+Command = Callable[..., Any]
+PNG = b"\x89PNG"
+KINDS = {"algorithms": "algorithms", "data": "sources", "models": "models", "partitions": "partitions",
+         "topologies": "topologies"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "catalogue"), KINDS.items())
+def test_list_shows_every_name(coterie: Command, kind: str, catalogue: str) -> None:
+    lines = coterie("list", kind).stdout.splitlines()
+    for name in getattr(catalogues(), catalogue):
+        assert any(line.startswith(name) for line in lines)
+
+
+def test_list_without_a_kind_shows_all(coterie: Command) -> None:
+    text = coterie("list").stdout
+    assert all(
+        name in text for name in ("d-psgd(mixing=uniform)", "digits", "mlp(hidden=128)", "iid", "ring")
+    )
+
+
+@pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in getattr(catalogues(), kind)])
+def test_explain_knows_every_name(coterie: Command, name: str) -> None:
+    done = coterie("explain", name)
+    assert done.exit_code == 0
+    assert name in done.stdout.splitlines()[0]
+    assert "not described" not in done.stdout
+
+
+def test_explain_shows_equations_settings_presets_and_differences(coterie: Command) -> None:
+    text = coterie("explain", "dfedavgm").stdout
+    assert "theta_i <- sum_j W_ij y_j" in text
+    assert "mixing    uniform or metropolis, default 'uniform'" in text
+    assert "momentum  float, default 0.9" in text
+    assert "blend-dfl: training.epochs = 5" in text
+    assert "Differs from the paper" in text
+    assert "after mixing" in text
+
+
+def test_data_show_prints_and_plots_the_labels(coterie: Command, folder: Path) -> None:
+    options = ["data", "show", "--partition", "rotations(2)", "--peers", "6"]
+    done = coterie(*options)
+    assert done.exit_code == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.split()[0].isdigit()]
+    assert [row[0] for row in rows] == list("012345")
+    assert [row[1] for row in rows] == list("000111")
+    plot = folder / "label-histogram.png"
+    assert plot.read_bytes().startswith(PNG)
+    refused = coterie(*options)
+    assert refused.exit_code == 2
+    assert "--force" in refused.stderr
+    assert coterie(*options, "--force").exit_code == 0
+
+
+def test_data_show_shortens_a_long_list(coterie: Command, folder: Path) -> None:
+    done = coterie("data", "show", "--partition", "iid", "--peers", "60", "--out", "many.png")
+    assert "the first 20 of 60 peers" in " ".join(done.stdout.split())
+    assert (folder / "many.png").exists()
+
+
+def test_a_new_experiment_runs_at_once(coterie: Command, folder: Path) -> None:
+    assert coterie("new", "mine").exit_code == 0
+    assert {path.name for path in (folder / "mine").iterdir()} == {
+        "experiment.toml",
+        "experiment.py",
+        "README.md",
+    }
+    done = coterie(
+        "run",
+        "--config",
+        "mine/experiment.toml",
+        "--rounds",
+        "2",
+        "--json",
+        "--quiet",
+        "--no-plots",
+        "--executor",
+        "stacked",
+    )
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["peers"] == 8
+    assert result["model"].endswith("experiment.py:Net")
+    shown = coterie("data", "show", "--config", "mine/experiment.toml")
+    assert shown.exit_code == 0, shown.stderr
+
+
+def test_new_refuses_a_folder_that_is_not_empty(coterie: Command, folder: Path) -> None:
+    (folder / "full").mkdir()
+    (folder / "full" / "kept.txt").write_text("mine")
+    done = coterie("new", "full")
+    assert done.exit_code == 2
+    assert [path.name for path in (folder / "full").iterdir()] == ["kept.txt"]
+    (folder / "empty").mkdir()
+    assert coterie("new", "empty").exit_code == 0
+
+
+def test_every_flag_is_a_key_of_the_experiment() -> None:
+    from coterie.cli.options import _FLAGS
+
+    dumped = Experiment().model_dump()
+    for key, _ in _FLAGS.values():
+        section, _, name = key.rpartition(".")
+        assert name in (dumped[section] if section else dumped)

@@ -1,0 +1,76 @@
+"""Plots are drawn for every kind of run, without warnings (which are errors here) and without leftovers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import coterie
+from coterie.data import load, split
+from coterie.experiments.running import Run
+from coterie.reporting import plots
+from coterie.reporting.data_plots import label_histogram
+
+
+def small_run(algorithm: str, **more: object) -> Run:
+    execution = {"executor": "stacked"}
+    options = {"partition": "rotations(2)", "peers": 4, "rounds": 2, **more}
+    return coterie.simulate(algorithm=algorithm, model="mlr", execution=execution, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    return [small_run(name) for name in ("local", "d-psgd", "oracle", "fedavg")]
+
+
+def is_picture(path: Path | None) -> bool:
+    """A PNG with something on it."""
+    assert path is not None
+    with Image.open(path) as image:
+        return image.format == "PNG" and len(image.convert("RGB").getcolors(10**7) or []) > 10
+
+
+def test_plots_of_a_comparison(runs: list[Run], tmp_path: Path) -> None:
+    labels = [plots.label_of(run) for run in runs]
+    assert is_picture(plots.learning_curves(runs, labels, tmp_path / "a.png"))
+    assert is_picture(plots.per_peer_accuracy(runs, labels, tmp_path / "b.png"))
+    assert is_picture(plots.who_learned_from_whom(runs, labels, tmp_path / "c.png"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png", "c.png"]
+
+
+def test_plots_of_one_run(runs: list[Run], tmp_path: Path) -> None:
+    assert is_picture(plots.learning_curves(runs[1:2], ["d-psgd"], tmp_path / "a.png"))
+    assert is_picture(plots.per_peer_accuracy(runs[1:2], ["d-psgd"], tmp_path / "b.png"))
+    assert is_picture(plots.who_learned_from_whom(runs[1:2], ["d-psgd"], tmp_path / "c.png"))
+
+
+def test_no_map_where_peers_received_nothing_from_each_other(runs: list[Run], tmp_path: Path) -> None:
+    assert plots.who_learned_from_whom([runs[0], runs[3]], ["local", "fedavg"], tmp_path / "c.png") is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_round_and_one_peer_can_be_drawn(tmp_path: Path) -> None:
+    lonely = small_run("local", partition="iid", peers=1, rounds=1)
+    assert is_picture(plots.learning_curves([lonely], ["local"], tmp_path / "a.png"))
+    assert is_picture(plots.per_peer_accuracy([lonely], ["local"], tmp_path / "b.png"))
+
+
+def test_received_models_are_shares_sorted_by_cluster(runs: list[Run]) -> None:
+    oracle = runs[2]
+    assert oracle.clusters is not None
+    shares = torch.from_numpy(plots._shares(oracle))
+    assert torch.allclose(shares.sum(1), torch.ones(4, dtype=torch.double))
+    assert not shares[:2, 2:].any()  # the oracle stays within its cluster
+    assert not shares[2:, :2].any()
+
+
+@pytest.mark.parametrize(
+    ("data", "partition", "peers"),
+    [("digits", "rotations(4)", 8), ("digits", "dirichlet-prior(0.3)", 70), ("digits", "iid", 500)],
+)
+def test_label_histograms(data: str, partition: str, peers: int, tmp_path: Path) -> None:
+    federation = split(load(data, peers=peers, seed=0), partition, peers=peers, seed=0)
+    assert is_picture(label_histogram(federation, "title", tmp_path / "labels.png"))

@@ -1,0 +1,84 @@
+"""Tables say what the results say."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from coterie.data import load, split
+from coterie.reporting.data_tables import bars, label_table
+from coterie.reporting.tables import gain, in_bytes, label_of, summary, summary_over_seeds
+
+
+def text_of(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def result(algorithm: str = "d-psgd", mean: float = 0.5, **more: Any) -> dict[str, Any]:
+    values = {"mean": mean, "std": 0.1, "worst_decile": 0.25, "per_peer": [mean]}
+    return {
+        "algorithm": algorithm, "settings": {}, "data": "digits", "model": "mlr", "partition": "iid",
+        "topology": "ring", "peers": 1, "rounds": 2, "seed": 0, "point": "after_mixing",
+        "personal_accuracy": values, "personal_accuracy_after_local": {**values, "mean": 0.4},
+        "personal_accuracy_after_mixing": values, "global_accuracy": None, "bytes_sent_per_peer": 1234567.0,
+        "bytes_sent_busiest": 0.0, "seconds": 1.25, **more,
+    }  # fmt: skip
+
+
+def row_of(text: str, name: str) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.startswith(name))
+
+
+def test_a_single_run_has_no_gain() -> None:
+    row = row_of(text_of(summary([result()])), "d-psgd")
+    assert row == ["d-psgd", "50.0", "10.0", "25.0", "40.0", "50.0*", "-", "-", "1.23", "MB", "0", "B", "1.2"]
+
+
+def test_the_gain_is_in_points_and_the_own_point_is_marked() -> None:
+    local = result("local", 0.6, point="after_local")
+    text = text_of(summary([local, result()], local=local))
+    assert row_of(text, "local")[4:7] == ["40.0*", "60.0", "-"]
+    assert row_of(text, "d-psgd")[6] == "-10.0"
+    assert gain(result(), local) == pytest.approx(-0.1)
+    assert gain(result(), None) is None
+
+
+def test_mean_and_spread_over_seeds() -> None:
+    local = [result("local", 0.5), result("local", 0.5)]
+    text = text_of(
+        summary_over_seeds([local, [result(mean=0.4), result(mean=0.6)]], ["local", "d-psgd"], local)
+    )
+    assert row_of(text, "d-psgd")[1] == "50.0±10.0"
+    assert "2 seeds" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_234_567, "1.23 MB"), (2.5e12, "2.5 TB")],
+)
+def test_bytes_are_readable(value: float, text: str) -> None:
+    assert in_bytes(value) == text
+
+
+def test_labels_name_the_settings() -> None:
+    assert label_of(result(settings={"mixing": "metropolis"})) == "d-psgd(mixing=metropolis)"
+
+
+def test_bars_show_what_is_missing_and_what_is_little() -> None:
+    assert bars([0, 1, 50, 100]) == " ▁▄█"
+    assert bars([0, 0]) == "  "
+
+
+def test_label_table_has_every_peer_and_its_sizes() -> None:
+    federation = split(load("digits", peers=4, seed=0), "pathological(2)", peers=4, seed=0)
+    rows = [line.split() for line in text_of(label_table(federation, "x")).splitlines()]
+    sizes = federation.train.sizes.tolist()
+    assert [row[1] for row in rows if row[0].isdigit()] == list(map(str, sizes))
+    assert torch.equal(federation.label_histogram().sum(1), federation.train.sizes)
