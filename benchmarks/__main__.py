@@ -1,0 +1,35 @@
+"""Run all benchmarks, or those named on the command line, and print one table."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import algorithms, local_steps, rounds
+from coterie.learning import cores
+
+ALL = {
+    "dense": local_steps.dense,
+    "convolutional": local_steps.convolutional,
+    "around": rounds.around_training,
+    "peers": rounds.hundred_thousand_peers,
+    "algorithms": algorithms.relative,
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    table = Table(title=f"Coterie benchmarks, {cores()} cores, torch {torch.__version__}")
+    for column in ("what", "ratio", "wanted", ""):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for name in sys.argv[1:] or ALL:
+        for row in ALL[name]():
+            table.add_row(row.what, f"{row.ratio:.2f}", row.target, row.verdict)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

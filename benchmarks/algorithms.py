@@ -1,0 +1,50 @@
+"""Seconds per round of every algorithm relative to D-PSGD, measured side by side in one run."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.timing import Row
+from coterie.algorithms import algorithms
+from coterie.experiments.config import resolve
+from coterie.experiments.running import run
+
+_WANTED = {"blend-dfl": 1.4, "dfedsam": 2.1}
+_ROUNDS, _REPEATS = 4, 3
+
+
+def seconds_per_round(algorithm: str, topology: str) -> float:
+    """The median round after the first, of 20 peers with 300 digits of MNIST's shape and 5 local epochs."""
+    experiment = resolve(
+        {
+            "algorithm": algorithm,
+            "data": "mnist",
+            "partition": "rotations(4)",
+            "topology": topology,
+            "peers": 20,
+            "rounds": _ROUNDS,
+            "splitting": {"samples_per_peer": 300, "test_samples_per_peer": 20, "validation": 0.1},
+            "training": {"epochs": 5, "batch_size": 32},
+            "evaluation": {"every": _ROUNDS, "global_accuracy": "never"},
+            "execution": {"executor": "stacked"},
+        }
+    )
+    return statistics.median(run(experiment).history.seconds[1:-1])
+
+
+def relative() -> list[Row]:
+    """Every algorithm against D-PSGD at degree 2; BlendDFL also at degree 4."""
+    rows = []
+    for name in algorithms:
+        topology = "star" if algorithms[name].facts.hub else "ring"  # type: ignore[attr-defined]
+        rows.append(_row(name, topology, _WANTED.get(name)))
+    rows.append(_row("blend-dfl", "random-regular(4)", 1.6))
+    return rows
+
+
+def _row(name: str, topology: str, wanted: float | None) -> Row:
+    ours, base = [], []
+    for _ in range(_REPEATS):  # by turns, so that a disturbance hits both
+        base.append(seconds_per_round("d-psgd", "ring" if topology == "star" else topology))
+        ours.append(seconds_per_round(name, topology))
+    return Row(f"{name} on {topology} / d-psgd", min(ours), min(base), wanted, at_least=False)

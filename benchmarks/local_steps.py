@@ -1,0 +1,128 @@
+"""Local training steps: our executors against a plain PyTorch loop and a hand-written kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.timing import Row, best_seconds
+from coterie.data import Federation, Split
+from coterie.learning import Executor, Workers, cores, cross_entropy, model_tree
+from coterie.learning.settings import LocalWork
+from coterie.models import build
+from coterie.randomness import stream
+from coterie.training import Training
+
+PEERS, SAMPLES, BATCH, STEPS, LR = 100, 600, 20, 30, 0.05
+
+
+def pool(shape: tuple[int, ...], peers: int, samples: int) -> Federation:
+    """Random samples of a given shape, equally many for every peer."""
+    generator = torch.Generator().manual_seed(0)
+    n = peers * samples
+    x, y = torch.randn(n, *shape, generator=generator), torch.randint(0, 10, (n,), generator=generator)
+    train = Split(torch.arange(n), torch.arange(peers + 1) * samples)
+    nobody = Split.empty(peers)
+    return Federation(x, y, train, nobody, nobody, None, 10, tuple("0123456789"))
+
+
+def executor_seconds(
+    name: str, module: nn.Module, data: Federation, workers: int, steps: int, batch: int
+) -> float:
+    """Seconds per local step of one client."""
+    params = {k: v.expand(data.peers, *v.shape[1:]).clone() for k, v in model_tree(module).items()}
+    work = LocalWork.resolve(Training(lr=LR, clip=0.0, batch_size=batch, steps=steps), 0, {})
+    rows = torch.arange(data.peers)
+    with Workers(workers) as pool_of_workers:
+        executor = Executor(name, module, pool_of_workers)  # type: ignore[arg-type]
+
+        def once() -> None:
+            executor.train(
+                params, data, rows, stream(0, "batches", 0, rows), work, cross_entropy, executor.trainable
+            )
+
+        return best_seconds(once) / (data.peers * steps)
+
+
+def plain_loop_seconds(module: nn.Module, data: Federation, steps: int, batch: int) -> float:
+    """One client after another with an nn.Module, an optimiser and one thread, as most simulators do."""
+    initial = {name: value.clone() for name, value in module.state_dict().items()}
+
+    def once() -> None:
+        for peer in range(data.peers):
+            module.load_state_dict(initial)
+            optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+            mine = data.train.of(peer)
+            for step in range(steps):
+                chosen = mine[torch.arange(step * batch, (step + 1) * batch) % len(mine)]
+                optimizer.zero_grad()
+                functional.cross_entropy(module(data.x[chosen]), data.y[chosen]).backward()
+                optimizer.step()
+
+    return best_seconds(once) / (data.peers * steps)
+
+
+def hand_written_seconds(data: Federation, workers: int, steps: int, batch: int, chunk: int = 10) -> float:
+    """The same MLP as batched matrix products with the update fused in, nothing general about it."""
+    hidden = 128
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        torch.randn(data.peers, 784, hidden, generator=generator) * 0.03,
+        torch.zeros(data.peers, 1, hidden),
+        torch.randn(data.peers, hidden, 10, generator=generator) * 0.1,
+        torch.zeros(data.peers, 1, 10),
+    ]
+    x = data.x.flatten(1)
+
+    def train(peers: Tensor) -> None:
+        w1, b1, w2, b2 = (w[peers] for w in weights)
+        k = len(peers)
+        for step in range(steps):
+            place = peers[:, None] * SAMPLES + (torch.arange(batch) + step * batch) % SAMPLES
+            inputs, labels = x.index_select(0, place.flatten()).view(k, batch, 784), data.y[place.flatten()]
+            h = torch.baddbmm(b1, inputs, w1).relu_()
+            delta = torch.baddbmm(b2, h, w2).softmax(-1)
+            delta.view(-1, 10)[torch.arange(k * batch), labels] -= 1
+            delta /= batch
+            back = torch.bmm(delta, w2.transpose(1, 2)).mul_(h > 0)
+            w2.baddbmm_(h.transpose(1, 2), delta, alpha=-LR)
+            b2.sub_(delta.sum(1, keepdim=True), alpha=LR)
+            w1.baddbmm_(inputs.transpose(1, 2), back, alpha=-LR)
+            b1.sub_(back.sum(1, keepdim=True), alpha=LR)
+        for w, new in zip(weights, (w1, b1, w2, b2), strict=True):
+            w[peers] = new
+
+    with Workers(workers) as pool_of_workers:
+        tasks = torch.arange(data.peers).split(chunk)
+        return best_seconds(lambda: pool_of_workers.map(train, tasks)) / (data.peers * steps)
+
+
+def dense() -> list[Row]:
+    """MLR and MLP-128 on MNIST shapes, 100 peers, batch 20."""
+    data = pool((1, 28, 28), PEERS, SAMPLES)
+    rows = []
+    for name, wanted in (("mlr", 10.0), ("mlp", 3.0)):
+        module = build(name, (1, 28, 28), 10, seed=0)
+        loop = plain_loop_seconds(module, data, STEPS, BATCH)
+        ours = executor_seconds("stacked", module, data, cores(), STEPS, BATCH)
+        rows.append(Row(f"{name}: plain one-thread loop / stacked", loop, ours, wanted, at_least=True))
+    hand = hand_written_seconds(data, cores(), STEPS, BATCH)
+    rows.append(Row("mlp: stacked / hand-written kernel", ours, hand, 1.6, at_least=False))
+    return rows
+
+
+def convolutional() -> list[Row]:
+    """The papers' CNNs: looped on all cores against a one-thread loop."""
+    rows = []
+    for name, shape, peers, steps, batch in (
+        ("ppdl-cnn", (3, 32, 32), 8, 12, 8),
+        ("emnist-cnn-bn", (1, 28, 28), 4, 6, 32),
+        ("blend-cnn", (3, 32, 32), 4, 4, 64),
+    ):
+        module = build(name, shape, 10, seed=0)
+        data = pool(shape, peers, steps * batch)
+        loop = plain_loop_seconds(module, data, steps, batch)
+        ours = executor_seconds("looped", module, data, cores(), steps, batch)
+        rows.append(Row(f"{name}: one-thread loop / looped on {cores()}", loop, ours, 1.8, at_least=True))
+    return rows

@@ -1,0 +1,106 @@
+"""Whole rounds: what everything around local training costs, and how many peers fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import Row
+from coterie.experiments.config import resolve
+from coterie.experiments.running import run
+from coterie.learning import cores, executor
+
+_GIB = 1 << 30
+
+HUNDRED_THOUSAND = """
+import json, resource, time
+import coterie
+start = time.perf_counter()
+run = coterie.simulate(
+    algorithm="gossip-fedavg", data="synthetic(0.5,0.5,size=50)", model="mlr", topology="random-regular(4)",
+    peers=100_000, rounds=1, training={"batch_size": 20}, execution={"executor": "stacked"},
+)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"peak": peak, "total": time.perf_counter() - start, "round": run.history.seconds[0]}))
+"""
+
+
+def around_training() -> list[Row]:
+    """Batching, mixing, evaluation and records as a share of a run: 100 peers x MLP-128, 600 samples each."""
+    experiment = resolve(
+        {
+            "algorithm": "d-psgd",
+            "data": "mnist",
+            "partition": "iid",
+            "topology": "random-regular(4)",
+            "peers": 100,
+            "rounds": 12,
+            "splitting": {"samples_per_peer": 600},
+            "training": {"batch_size": 20, "epochs": 1},
+            "evaluation": {"every": 1, "global_accuracy": "never"},
+            "execution": {"executor": "stacked"},
+        }
+    )
+    clock = _Clock()
+    with tempfile.TemporaryDirectory() as folder, clock.watching():
+        finished = run(experiment, run_dir=Path(folder) / "run", observer=clock.tick)
+    whole = (clock.last - clock.first) * cores()  # core-seconds between the ends of the first and last rounds
+    steps = clock.spent["run"] - clock.spent["draw_batches"] - clock.spent["_gather"]
+    steps *= (len(finished.history.seconds) - 1) / len(finished.history.seconds)
+    return [Row("mlp x 100: all but gradient steps / whole run", whole - steps, whole, 0.15, at_least=False)]
+
+
+class _Clock:
+    """Adds up the seconds that worker threads spend in parts of local training."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self.first = self.last = 0.0
+
+    def tick(self, *_: object) -> None:
+        self.last = time.perf_counter()
+        self.first = self.first or self.last
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        places: list[tuple[Any, str]] = [
+            (executor._Job, "run"),
+            (executor, "draw_batches"),
+            (executor, "_gather"),
+        ]
+        originals = [getattr(place, name) for place, name in places]
+        for place, name in places:
+            setattr(place, name, self._timed(getattr(place, name)))
+        try:
+            yield
+        finally:
+            for (place, name), original in zip(places, originals, strict=True):
+                setattr(place, name, original)
+
+    def _timed(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self.spent[fn.__name__] += time.perf_counter() - start
+
+        return timed
+
+
+def hundred_thousand_peers() -> list[Row]:
+    """One gossip round of 100,000 peers with 610 parameters each, in a process of its own."""
+    output = subprocess.run(
+        [sys.executable, "-c", HUNDRED_THOUSAND], capture_output=True, text=True, check=True
+    )
+    measured = json.loads(output.stdout)
+    print(f"100,000 peers: the round took {measured['round']:.1f} s, everything {measured['total']:.1f} s")
+    return [Row("mlr x 100,000: peak memory / GiB", measured["peak"], _GIB, 8.0, at_least=False)]
