@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.timing import Row
+from benchmarks.timing import Row, by_turns
 from coterie.algorithms import algorithms
 from coterie.experiments.config import resolve
 from coterie.experiments.running import run
 
 _WANTED = {"blend-dfl": 1.4, "dfedsam": 2.1}
-_ROUNDS, _REPEATS = 4, 3
+_ROUNDS = 4
 
 
 def seconds_per_round(algorithm: str, topology: str) -> float:
@@ -43,8 +43,8 @@ def relative() -> list[Row]:
 
 
 def _row(name: str, topology: str, wanted: float | None) -> Row:
-    ours, base = [], []
-    for _ in range(_REPEATS):  # by turns, so that a disturbance hits both
-        base.append(seconds_per_round("d-psgd", "ring" if topology == "star" else topology))
-        ours.append(seconds_per_round(name, topology))
-    return Row(f"{name} on {topology} / d-psgd", min(ours), min(base), wanted, at_least=False)
+    base, ours = by_turns(
+        lambda: seconds_per_round("d-psgd", "ring" if topology == "star" else topology),
+        lambda: seconds_per_round(name, topology),
+    )
+    return Row(f"{name} on {topology} / d-psgd", ours, base, wanted, at_least=False)

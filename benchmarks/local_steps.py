@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.timing import Row, best_seconds
+from benchmarks.timing import Row, best_seconds, by_turns
 from coterie.data import Federation, Split
 from coterie.learning import Executor, Workers, cores, cross_entropy, model_tree
 from coterie.learning.settings import LocalWork
@@ -101,15 +103,19 @@ def hand_written_seconds(data: Federation, workers: int, steps: int, batch: int,
 def dense() -> list[Row]:
     """MLR and MLP-128 on MNIST shapes, 100 peers, batch 20."""
     data = pool((1, 28, 28), PEERS, SAMPLES)
-    rows = []
-    for name, wanted in (("mlr", 10.0), ("mlp", 3.0)):
-        module = build(name, (1, 28, 28), 10, seed=0)
-        loop = plain_loop_seconds(module, data, STEPS, BATCH)
-        ours = executor_seconds("stacked", module, data, cores(), STEPS, BATCH)
-        rows.append(Row(f"{name}: plain one-thread loop / stacked", loop, ours, wanted, at_least=True))
-    hand = hand_written_seconds(data, cores(), STEPS, BATCH)
-    rows.append(Row("mlp: stacked / hand-written kernel", ours, hand, 1.6, at_least=False))
-    return rows
+    mlr, mlp = (build(name, (1, 28, 28), 10, seed=0) for name in ("mlr", "mlp"))
+    seconds = by_turns(
+        lambda: plain_loop_seconds(mlr, data, STEPS, BATCH),
+        lambda: executor_seconds("stacked", mlr, data, cores(), STEPS, BATCH),
+        lambda: plain_loop_seconds(mlp, data, STEPS, BATCH),
+        lambda: executor_seconds("stacked", mlp, data, cores(), STEPS, BATCH),
+        lambda: hand_written_seconds(data, cores(), STEPS, BATCH),
+    )
+    return [
+        Row("mlr: plain one-thread loop / stacked", seconds[0], seconds[1], 10.0, at_least=True),
+        Row("mlp: plain one-thread loop / stacked", seconds[2], seconds[3], 3.0, at_least=True),
+        Row("mlp: stacked / hand-written kernel", seconds[3], seconds[4], 1.6, at_least=False),
+    ]
 
 
 def convolutional() -> list[Row]:
@@ -117,12 +123,13 @@ def convolutional() -> list[Row]:
     rows = []
     for name, shape, peers, steps, batch in (
         ("ppdl-cnn", (3, 32, 32), 8, 12, 8),
-        ("emnist-cnn-bn", (1, 28, 28), 4, 6, 32),
+        ("emnist-cnn-bn", (1, 28, 28), 8, 6, 32),
         ("blend-cnn", (3, 32, 32), 4, 4, 64),
     ):
-        module = build(name, shape, 10, seed=0)
-        data = pool(shape, peers, steps * batch)
-        loop = plain_loop_seconds(module, data, steps, batch)
-        ours = executor_seconds("looped", module, data, cores(), steps, batch)
+        module, data = build(name, shape, 10, seed=0), pool(shape, peers, steps * batch)
+        loop, ours = by_turns(
+            partial(plain_loop_seconds, module, data, steps, batch),
+            partial(executor_seconds, "looped", module, data, cores(), steps, batch),
+        )
         rows.append(Row(f"{name}: one-thread loop / looped on {cores()}", loop, ours, 1.8, at_least=True))
     return rows

@@ -35,7 +35,13 @@ class Row:
         return f"{'>=' if self.at_least else '<='} {self.wanted:g}"
 
 
-def best_seconds(work: Callable[[], object], repeats: int = 3) -> float:
+def by_turns(*measures: Callable[[], float], turns: int = 3) -> list[float]:
+    """The best of several turns of each, taken by turns: a disturbance of the machine hits all alike."""
+    taken = [[measure() for measure in measures] for _ in range(turns)]
+    return [min(times) for times in zip(*taken, strict=True)]
+
+
+def best_seconds(work: Callable[[], object], repeats: int = 2) -> float:
     """The fastest of several repeats after a warm-up: the least disturbed one."""
     work()
     times = []

@@ -401,3 +401,22 @@ def test_workers_and_executors_give_the_same_numbers() -> None:
         assert all(torch.equal(one.params[name], two.params[name]) for name in one.params)
     for name, value in runs[0].params.items():
         torch.testing.assert_close(runs[2].params[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_share_of_the_own_cluster() -> None:
+    """Full graph: 2 of a peer's 5 neighbours are in its cluster of 3; Oracle listens to no one else."""
+    options: dict[str, Any] = {"partition": "rotations(2)", "model": "mlr", "peers": 6, "rounds": 2}
+    assert coterie.simulate("gossip-fedavg", **options).own_cluster_share == pytest.approx(2 / 5)
+    assert coterie.simulate("oracle", **options).own_cluster_share == pytest.approx(1.0)
+    assert coterie.simulate("local", **options).own_cluster_share is None
+    assert coterie.simulate("gossip-fedavg", peers=3, rounds=1).own_cluster_share is None
+
+
+def test_learned_weights_survive_a_resume(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"partition": "rotations(2)", "model": "mlr", "peers": 6, "rounds": 3}
+    run = coterie.simulate("kd-pdfl", run_dir=tmp_path / "run", **options)
+    again = coterie.simulate(resume_from=tmp_path / "run")
+    assert run.history.collaboration is not None
+    torch.testing.assert_close(again.shares, run.shares)
+    rows = run.shares.sum(1)
+    assert bool(((rows - 1).abs() < 1e-6).logical_or(rows == 0).all())

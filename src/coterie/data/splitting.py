@@ -194,8 +194,12 @@ def _pool(
     if common is not None:
         keys.append(common + n_train)
     pool, place = np.unique(np.concatenate(keys), return_inverse=True)
-    lists = [torch.from_numpy(part) for part in np.split(place, np.cumsum([len(k) for k in keys])[:-1])]
     x, y = _gather(source, pool, angles, n)
+    # A peer's training samples lie side by side, so that its batches are found in cache.
+    order = np.concatenate((place[: len(keys[0])], np.setdiff1d(np.arange(len(pool)), place[: len(keys[0])])))
+    x, y = x[torch.from_numpy(order)], y[torch.from_numpy(order)]
+    place = np.argsort(order)[place]
+    lists = [torch.from_numpy(part) for part in np.split(place, np.cumsum([len(k) for k in keys])[:-1])]
     splits = [
         Split.from_sizes(part, torch.from_numpy(sizes))
         for part, (_, sizes) in zip(lists, (train, held, test), strict=False)

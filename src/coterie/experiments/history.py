@@ -32,9 +32,11 @@ class History:
 
     measurements: list[Measurement] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    collaboration: Tensor | None = None  # (peers, peers) the weights that an algorithm learned, if it does
 
     def add(self, record: RoundRecord) -> None:
         self.seconds.append(record.seconds)
+        self.collaboration = record.diagnostics.get("collaboration", self.collaboration)
         if record.evaluations:
             self.measurements.append(measurement_of(record))
 

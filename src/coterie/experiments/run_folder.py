@@ -128,7 +128,7 @@ class RunFolder:
             rows.setdefault(int(line["round"]), []).append(line)
         history.seconds = [float(line["seconds"]) for line in self._rewrite_csv("rounds.csv", round)]
         list(self._rewrite_csv("links.csv", round))
-        self._rewrite_diagnostics(round)
+        history.collaboration = self._rewrite_diagnostics(round)
         for number, lines in sorted(rows.items()):
             measured = _measurement(number, lines)
             if measured.values:
@@ -178,18 +178,22 @@ class RunFolder:
         write_atomically(path, ("\n".join(lines) + "\n").encode())
         return kept
 
-    def _rewrite_diagnostics(self, round: int) -> None:
+    def _rewrite_diagnostics(self, round: int) -> torch.Tensor | None:
+        """Returns the last collaboration weights that are kept."""
         path = self.path / "diagnostics.jsonl"
         if not path.exists():
-            return
-        kept = []
+            return None
+        kept, weights = [], None
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                if json.loads(line)["round"] < round:
-                    kept.append(line + "\n")
+                entry = json.loads(line)
             except ValueError:  # a line cut short by a crash
                 continue
+            if entry["round"] < round:
+                kept.append(line + "\n")
+                weights = entry["values"] if entry["name"] == "collaboration" else weights
         write_atomically(path, "".join(kept).encode())
+        return None if weights is None else torch.tensor(weights)
 
 
 def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:

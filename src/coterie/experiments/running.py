@@ -28,6 +28,8 @@ from coterie.simulation import (
     save_checkpoint,
 )
 
+_MOST_PEERS_IN_GRAPH = 5000  # a dense graph of more would fill the memory
+
 
 @dataclass
 class Run:
@@ -77,6 +79,25 @@ class Run:
         dense[self.totals.links // nodes, self.totals.links % nodes] = self.totals.link_messages
         return dense[: self.peers, : self.peers]
 
+    @property
+    def shares(self) -> Tensor:
+        """(peers, peers) how much each row's peer learned from each column's; rows sum to 1, or to 0.
+
+        The collaboration weights that the algorithm learned, or else the models that arrived.
+        """
+        learned = self.history.collaboration
+        counts = self.graph.double() if learned is None else learned.double()
+        return counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
+
+    @property
+    def own_cluster_share(self) -> float | None:
+        """What share of it came from the peer's own true cluster, over all who learned from anyone."""
+        if self.clusters is None:
+            return None
+        inside = (self.shares * (self.clusters[:, None] == self.clusters)).sum(1)
+        learners = self.shares.sum(1) > 0
+        return float(inside[learners].mean()) if bool(learners.any()) else None
+
     def result(self) -> dict[str, Any]:
         """The run as plain data: what `--json` prints."""
         e, sent = self.experiment, self.totals.bytes_sent[: self.peers].double()
@@ -97,6 +118,7 @@ class Run:
             "global_accuracy": distribution(self.history.last("global_accuracy", self.point)),
             "bytes_sent_per_peer": float(sent.mean()),
             "bytes_sent_busiest": float(self.totals.bytes_sent.max()),
+            "own_cluster_share": self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
             "executor": self.executor,
             "seconds": sum(self.history.seconds),
             "seconds_per_round": sum(self.history.seconds) / max(1, len(self.history.seconds)),

@@ -48,7 +48,7 @@ class Execution(Section):
     workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
     device: str = "cpu"
     checkpoint_seconds: float = Field(
-        default=10.0, ge=0, description="at most one checkpoint in so many seconds"
+        default=30.0, ge=0, description="at most one checkpoint in so many seconds"
     )
 
 

@@ -30,9 +30,6 @@ class BatchedModel(Protocol):
 
     one_by_one: bool  # takes a single row at a time, and batches without padding
 
-    def arranged(self, params: Params) -> Params:
-        """A copy of the values, laid out in memory as training likes it."""
-
     def logits(self, params: Params, x: Tensor) -> Tensor:
         """(rows, n, classes) in evaluation mode, from x (rows, n, ...)."""
 
@@ -75,9 +72,6 @@ class OneByOne:
         self._local = threading.local()
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
         self._random: bool | None = None  # does its forward draw random numbers? None: not known yet
-
-    def arranged(self, params: Params) -> Params:
-        return {name: value.clone() for name, value in params.items()}
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         module = self._bound(params)
@@ -141,9 +135,6 @@ class Vmapped:
     def supports(module: nn.Module) -> bool:
         """Not BatchNorm, whose statistics padding would enter, nor Dropout, whose masks are per row."""
         return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in module.modules())
-
-    def arranged(self, params: Params) -> Params:
-        return {name: value.clone() for name, value in params.items()}
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -99,7 +99,7 @@ class Executor:
         def task(chunk: Tensor) -> None:
             chosen = rows[chunk]
             job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk])
-            own = self._model.arranged(_some_rows(params, chosen))
+            own = {name: value.clone() for name, value in _some_rows(params, chosen).items()}
             losses[chosen] = job.run(own)
             for name, value in own.items():
                 result[name][_place(chosen)] = value
@@ -180,51 +180,81 @@ class _Job:
 
     def run(self, params: Params) -> Tensor:
         """Train in place; returns the mean loss over the steps of each row."""
-        split = self.federation.train
-        own_stream = Stream(self.stream.key, self.stream.round, self.stream.ids[self.rows])
-        batch_size = self.work.training.batch_size
-        batches = draw_batches(own_stream, split.sizes[self.rows], self.steps, batch_size)
-        pool = split.index[split.offsets[self.rows][:, None, None] + batches.index]
-        noise = own_stream.bits(int(self.steps[0]), index=_NOISE)
+        longest = int(self.steps[0])
+        feed = self._feed(longest)
         memory = self.work.update.begin({name: params[name] for name in self.only}, self.rows)
-        total, taken = (
-            torch.zeros(len(self.rows)),
-            (self.steps[:, None] > torch.arange(int(self.steps[0]))).sum(0),
-        )
+        total = torch.zeros(len(self.rows))
+        taking = (self.steps[:, None] > torch.arange(longest)).sum(0).tolist()  # rows at each step
         active = -1
-        for step in range(int(self.steps[0])):
-            if int(taken[step]) != active:  # rows with fewer steps are at the end: drop them
-                active = int(taken[step])
+        for step, rows in enumerate(taking):
+            if rows != active:  # rows with fewer steps are at the end: drop them
+                active = rows
                 now = {name: value[:active] for name, value in params.items()}
                 kept = {key: {n: v[:active] for n, v in tree.items()} for key, tree in memory.items()}
-            batch = self._batch(
-                pool[:active, step],
-                batches.index[:active, step],
-                batches.sizes[:active, step],
-                noise[:active, step],
-            )
-            losses = torch.zeros(active)
+            batch = feed.batch(step, active)
+            losses: list[Tensor] = []
 
-            def gradient(batch: Batch = batch, now: Params = now, losses: Tensor = losses) -> Gradients:
+            def gradient(batch: Batch = batch, now: Params = now, losses: list[Tensor] = losses) -> Gradients:
                 found, gradients = self.model.gradients(now, batch, self.loss, self.only)
-                losses.copy_(found)
+                losses.append(found)
                 clip = self.work.training.clip
                 return clipped(gradients, clip) if clip else gradients
 
             self.work.update.step(now, kept, gradient, self.work.lr, step)
-            total[:active] += losses
+            if losses:
+                total[:active] += losses[-1].cpu()
         mean = total / self.steps
         return mean.masked_fill(mean.isnan(), float("inf"))  # NaN is kept for 'took no step'
 
-    def _batch(self, pool: Tensor, index: Tensor, sizes: Tensor, noise: Tensor) -> Batch:
+    def _feed(self, longest: int) -> _Feed:
+        """Draw the batches of all steps."""
+        split = self.federation.train
+        stream = Stream(self.stream.key, self.stream.round, self.stream.ids[self.rows])
+        batch_size = self.work.training.batch_size
+        batches = draw_batches(stream, split.sizes[self.rows], self.steps, batch_size)
+        index = batches.index.transpose(0, 1).contiguous()
+        pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.x.device)
+        trims = self.model.one_by_one
+        return _Feed(
+            self.federation,
+            self.rows,
+            index,
+            pool,
+            self.federation.y[pool],
+            batches.sizes.T.contiguous(),
+            (batches.sizes < index.shape[2]).any(0).tolist(),
+            stream.bits(longest, index=_NOISE).T.contiguous() if trims else None,
+            trims,
+        )
+
+
+@dataclass(frozen=True)
+class _Feed:
+    """The mini-batches of one chunk, step by step: everything but the inputs is gathered beforehand."""
+
+    federation: Federation
+    rows: Tensor
+    index: Tensor  # (steps, rows, batch) positions in each row's training data
+    pool: Tensor  # (steps, rows, batch) positions in the pool
+    y: Tensor  # (steps, rows, batch)
+    sizes: Tensor  # (steps, rows)
+    partial: list[bool]  # (steps,) whether some row's batch is smaller than the others
+    noise: Tensor | None  # (steps, rows)
+    trims: bool  # one row at a time: cut its batch instead of padding it
+
+    def batch(self, step: int, active: int) -> Batch:
+        pool, index, y = self.pool[step, :active], self.index[step, :active], self.y[step, :active]
         present = None
-        if self.model.one_by_one:
-            size = int(sizes[0])
-            pool, index = pool[:, :size], index[:, :size]
-        elif int(sizes.min()) < index.shape[1]:
-            present = (torch.arange(index.shape[1]) < sizes[:, None]).float().to(self.federation.x.device)
-        x, y = _gather(self.federation, pool)
-        return Batch(x, y, self.rows[: len(pool)], index, present, noise)
+        if self.partial[step]:
+            sizes = self.sizes[step, :active]
+            if self.trims:
+                size = int(sizes[0])
+                pool, index, y = pool[:, :size], index[:, :size], y[:, :size]
+            else:
+                present = (torch.arange(index.shape[1]) < sizes[:, None]).float().to(y.device)
+        x = self.federation.x.index_select(0, pool.flatten()).view(*pool.shape, *self.federation.x.shape[1:])
+        noise = None if self.noise is None else self.noise[step, :active]
+        return Batch(x, y, self.rows[:active], index, present, noise)
 
 
 def _place(rows: Tensor) -> slice | Tensor:

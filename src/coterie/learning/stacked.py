@@ -12,7 +12,7 @@ from coterie.learning.updates import Gradients, Outer
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
-_WIDE = 32  # outputs from which a linear layer is faster with its weights stored as (in, out)
+_WIDE = 32  # outputs from which a linear layer is faster as x W^T than as (W x^T)^T
 _ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Identity)
 
 
@@ -51,16 +51,6 @@ class StackedLayers:
             return False  # it normalises channels, not features
         return all(map(_has_batched_form, layers))
 
-    def arranged(self, params: Params) -> Params:
-        """A copy, with the weights of wide layers laid out in memory as the products like it."""
-
-        def copied(p: Tensor) -> Tensor:
-            if p.dim() == 3 and p.shape[1] >= _WIDE:
-                return p.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
-            return p.clone(memory_format=torch.contiguous_format)
-
-        return {name: copied(p) for name, p in params.items()}
-
     def logits(self, params: Params, x: Tensor) -> Tensor:
         with torch.no_grad():
             for name, layer in self._layers:
@@ -77,7 +67,7 @@ class StackedLayers:
     ) -> tuple[Tensor, Gradients]:
         tape = _Tape({}, {})
         leaves = dict(params)
-        losses = loss(self._forward(leaves, batch, tape, frozenset(only)), batch)
+        losses = loss(self._forward(leaves, batch, tape, only), batch)
         direct = [name for name in only if leaves[name] is not params[name]]
         wanted = [*tape.outputs.values(), *(leaves[name] for name in direct)]
         found = torch.autograd.grad(losses.sum(), wanted)
@@ -89,13 +79,13 @@ class StackedLayers:
                 gradients[f"{name}.bias"] = delta.sum(1)
         return losses.detach(), gradients
 
-    def _forward(self, leaves: Params, batch: Batch, tape: _Tape, only: frozenset[str]) -> Tensor:
+    def _forward(self, leaves: Params, batch: Batch, tape: _Tape, only: tuple[str, ...]) -> Tensor:
         x = batch.x
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
                 tape_inputs = x.detach()
                 x = _linear(leaves, name, x)
-                if {f"{name}.weight", f"{name}.bias"} & only:
+                if f"{name}.weight" in only or f"{name}.bias" in only:
                     if not x.requires_grad:
                         x.requires_grad_()
                     tape.inputs[name], tape.outputs[name] = tape_inputs, x

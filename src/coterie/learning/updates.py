@@ -47,11 +47,7 @@ Gradients: TypeAlias = dict[str, "Tensor | Outer"]
 def add_(target: Tensor, gradient: Tensor | Outer, alpha: float, beta: float = 1.0) -> None:
     """target <- beta * target + alpha * gradient."""
     if isinstance(gradient, Outer):
-        if target.stride(2) == 1:
-            target.baddbmm_(gradient.delta.transpose(1, 2), gradient.inputs, beta=beta, alpha=alpha)
-        else:  # stored as (in, out)
-            stored = target.transpose(1, 2)
-            stored.baddbmm_(gradient.inputs.transpose(1, 2), gradient.delta, beta=beta, alpha=alpha)
+        target.baddbmm_(gradient.delta.transpose(1, 2), gradient.inputs, beta=beta, alpha=alpha)
     else:
         if beta != 1.0:
             target.mul_(beta)

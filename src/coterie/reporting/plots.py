@@ -86,7 +86,7 @@ def per_peer_accuracy(runs: Sequence[Run], labels: Sequence[str], path: Path) ->
 
 
 def who_learned_from_whom(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path | None:
-    """Heat map of models received; None if there are no such models, or too many peers."""
+    """Heat map of models received, or of learned weights; None if there are none, or too many peers."""
     if runs[0].peers > MOST_PEERS_ON_MAP:
         return None
     shown = [(run, label) for run, label in zip(runs, labels, strict=True) if int(run.graph.sum())]
@@ -105,7 +105,7 @@ def who_learned_from_whom(runs: Sequence[Run], labels: Sequence[str], path: Path
             continue
         image = _map(axes, shown[number][0], shares[number], top, shown[number][1])
         _small(axes, number, columns, len(shown), "sender", "receiver")
-    figure.colorbar(image, ax=grid, shrink=0.8, label="share of the models a peer received")
+    figure.colorbar(image, ax=grid, shrink=0.8, label="share of what a peer learned from others")
     has_clusters = shown[0][0].clusters is not None
     note = "Who learned from whom" + (" (lines: the true clusters)" if has_clusters else "")
     figure.suptitle(note)
@@ -191,11 +191,11 @@ def _sorted_peers(run: Run, label: str, path: Path) -> Path:
 
 def _shares(run: Run) -> Array:
     """(receivers, senders) sorted by cluster: each row adds up to 1, or is 0 if nothing arrived."""
-    counts = _array(run.graph)
+    shares = _array(run.shares)
     if run.clusters is not None:
         order = np.argsort(run.clusters.numpy(), kind="stable")
-        counts = counts[order][:, order]
-    return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1))
+        shares = shares[order][:, order]
+    return shares
 
 
 def _map(axes: Axes, run: Run, shares: Array, top: float, label: str) -> Any:
@@ -205,7 +205,8 @@ def _map(axes: Axes, run: Run, shares: Array, top: float, label: str) -> Any:
         for edge in np.cumsum(sizes)[:-1] - 0.5:
             axes.axhline(edge, color="white", lw=1)
             axes.axvline(edge, color="white", lw=1)
-    axes.set_title(label, fontsize=9)
+    inside = run.own_cluster_share
+    axes.set_title(label if inside is None else f"{label}: {inside:.0%} from its own cluster", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return image
