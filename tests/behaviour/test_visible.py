@@ -1,8 +1,8 @@
-"""Behaviour on real data: the orderings that the specification calls visible, over three seeds.
+"""Behaviour on real data: the orderings that should be visible at a small scale, over three seeds.
 
 `make slow` asserts them; `python -m pytest -m slow -s tests/behaviour` also prints the tables that are
 discussed in docs/behaviour.md. What did not show at this scale is written down there and not asserted here.
-Settings follow the specification's smallest experiments, cut to minutes before the numbers were seen.
+Settings were chosen before the numbers were seen.
 """
 
 from __future__ import annotations
