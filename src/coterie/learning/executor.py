@@ -8,7 +8,7 @@ cut depends on the model and the rows alone, never on the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
@@ -241,10 +241,18 @@ class _Feed:
     partial: list[bool]  # (steps,) whether some row's batch is smaller than the others
     noise: Tensor | None  # (steps, rows)
     trims: bool  # one row at a time: cut its batch instead of padding it
+    _views: list[tuple[Tensor, Tensor, Tensor]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # One view per step, made in one go: slicing at every step would cost more than the gathering.
+        views = zip(self.pool.unbind(), self.index.unbind(), self.y.unbind(), strict=True)
+        object.__setattr__(self, "_views", list(views))
 
     def batch(self, step: int, active: int) -> Batch:
-        pool, index, y = self.pool[step, :active], self.index[step, :active], self.y[step, :active]
-        present = None
+        pool, index, y = self._views[step]
+        present, rows = None, self.rows
+        if active < len(rows):
+            pool, index, y, rows = pool[:active], index[:active], y[:active], rows[:active]
         if self.partial[step]:
             sizes = self.sizes[step, :active]
             if self.trims:
@@ -254,7 +262,7 @@ class _Feed:
                 present = (torch.arange(index.shape[1]) < sizes[:, None]).float().to(y.device)
         x = self.federation.x.index_select(0, pool.flatten()).view(*pool.shape, *self.federation.x.shape[1:])
         noise = None if self.noise is None else self.noise[step, :active]
-        return Batch(x, y, self.rows[:active], index, present, noise)
+        return Batch(x, y, rows, index, present, noise)
 
 
 def _place(rows: Tensor) -> slice | Tensor:
