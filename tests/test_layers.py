@@ -2,7 +2,7 @@
 
     protocol <- learning <- algorithms <- {simulation, peer} <- experiments <- reporting <- cli
 
-A layer may import those to its left and the leaves; leaves import only errors, registry and randomness.
+A layer may import those to its left and the leaves; leaves import errors, files, registry, randomness only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-FOUNDATIONS = {"errors", "registry", "randomness"}
+FOUNDATIONS = {"errors", "files", "registry", "randomness"}
 LEAVES = {"data", "models", "topology", "training"}
 # `coterie` is coterie/__init__.py, the public names: it shows users what lies below the command line.
 RANK = {

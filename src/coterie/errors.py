@@ -8,6 +8,9 @@
     │   └── SealedError      a sealed inbox was asked for something other than its sum or count
     ├── SecureSumError       a secure sum lacks members, or its messages do not fit together
     ├── DivergedError        a loss became NaN or infinite
+    ├── PeerError            a peer cannot start, join or go on
+    │   ├── RefusedError     another peer's message, or ours at another peer, was not taken, with the reason
+    │   └── UnreachableError another peer gave no answer; whether it took the message is unknown
     └── RunFolderError       a run folder exists, is damaged, or cannot be written
 
 Each message says what was wrong, where, and what to do about it.
@@ -44,6 +47,26 @@ class SecureSumError(CoterieError):
 
 class DivergedError(CoterieError):
     """A loss became NaN or infinite; the records up to that round are intact."""
+
+
+class PeerError(CoterieError):
+    """A peer cannot start, join or go on."""
+
+
+class RefusedError(PeerError):
+    """A message was not taken; `reason` is one of `coterie.peer.messages.Reason`."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason, self.text = reason, text
+
+
+class UnreachableError(PeerError):
+    """A peer gave no answer in time; whether it took the message is unknown, unless nothing was sent."""
+
+    def __init__(self, text: str, *, sent: bool = True) -> None:
+        super().__init__(text)
+        self.sent = sent
 
 
 class RunFolderError(CoterieError):

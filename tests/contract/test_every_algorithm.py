@@ -31,9 +31,9 @@ from coterie.protocol import (
     Round,
     average,
 )
+from coterie.protocol.state import named_tensors
 from coterie.randomness import numpy_generator, stream
 from coterie.simulation import POINTS, RoundRecord, Simulation, load_checkpoint, save_checkpoint
-from coterie.simulation.state import named_tensors
 from coterie.topology import Churn, Graph, Loss, Topology, make
 from coterie.training import Training
 
@@ -53,6 +53,9 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("kd-pdfl", {"broadcast": "overwrite", "exchange_every": 3, "c_base": 10.0}),
     ("kd-pdfl", {"broadcast": "none", "step_rule": "elementwise", "exchange_every": 3, "c_base": 10.0}),
     ("kd-pdfl", {"use_cache": True, "step_rule": "const", "exchange_every": 3}),
+    ("kd-pdfl", {"layer": "1", "exchange_every": 3, "mu2": 1.0}),
+    ("kd-pdfl", {"layer": "0", "share": "base", "broadcast": "overwrite", "exchange_every": 3}),
+    ("kd-pdfl", {"layer": "1", "share": "base", "use_cache": True, "exchange_every": 3}),
     ("fedavg-plus", {"switch_at": 1, "exchange_every": 4}),
     ("blend-dfl", {"kd_weight": 0.0, "weighting": "fixed", "ce_norm": "batch"}),
     ("dfedpgp", {"literal": True, "groups": 3, "head_epochs": 2, "head_lr": 0.2}),
@@ -448,7 +451,9 @@ BYTES_PER_ROUND: dict[str, Callable[[Graph, dict[str, Any]], int]] = {
     "local": lambda graph, s: 0,
     "d-psgd": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
     "dfedavgm": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
-    "kd-pdfl": lambda graph, s: around_a_star(graph, s) * MODEL_BYTES,
+    "kd-pdfl": lambda graph, s: (
+        around_a_star(graph, s) * (BODY_BYTES if s["share"] == "base" else MODEL_BYTES)
+    ),
     "star-fedavg": lambda graph, s: around_a_star(graph, s) * MODEL_BYTES,
     "fedavg-plus": lambda graph, s: around_a_star(graph, s) * MODEL_BYTES,
     "blend-dfl": lambda graph, s: each_link(graph, s) * MODEL_BYTES,

@@ -149,5 +149,5 @@ def test_evaluation_has_no_dropout() -> None:
     tree = model_tree(module)
     x = torch.randn(1, 20, FEATURES, generator=torch.Generator().manual_seed(0))
     with Workers(1) as workers:
-        logits = Executor("looped", module, workers)._model.logits(tree, x)
+        logits = Executor("looped", module, workers)._model.outputs(tree, x)
     torch.testing.assert_close(logits[0], module.eval()(x[0]).detach())

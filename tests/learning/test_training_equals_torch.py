@@ -364,7 +364,7 @@ def test_logits_equal_the_module_in_evaluation_mode(model: str) -> None:
     for way in (StackedLayers, Vmapped):
         if not way.supports(module):
             continue
-        logits = way(module).logits(params, batch.x)  # type: ignore[arg-type]
+        logits = way(module).outputs(params, batch.x)  # type: ignore[arg-type]
         for row in range(2):
             expected = row_module(module, params, row).eval()(batch.x[row])
             torch.testing.assert_close(logits[row], expected, rtol=1e-9, atol=1e-12)

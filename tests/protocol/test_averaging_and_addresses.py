@@ -139,16 +139,24 @@ class Rows:
         return shared_stream(4, purpose, self.round)
 
 
+def addresses(links: Links | None) -> tuple[list[int], list[int]]:
+    assert links is not None
+    return links.rows.tolist(), links.ids.tolist()
+
+
 def test_hub_addresses() -> None:
     clients, sending = torch.tensor([1, 4]), torch.tensor([True, False, True])
     with_hub, without = Rows(torch.tensor([2, 4, 6])), Rows(torch.tensor([0, 1, 3]))
-    down = from_hub(with_hub, clients)  # type: ignore[arg-type]
-    assert (down.rows.tolist(), down.ids.tolist()) == ([2, 2], [1, 4])
-    assert len(from_hub(without, clients)) == 0  # type: ignore[arg-type]
-    up = to_hub(with_hub, sending)  # type: ignore[arg-type]
-    assert (up.rows.tolist(), up.ids.tolist()) == ([0], [6]), "the hub does not send to itself"
-    up = to_hub(without, sending)  # type: ignore[arg-type]
-    assert (up.rows.tolist(), up.ids.tolist()) == ([0, 2], [6, 6])
+    down = from_hub({}, with_hub, clients)  # type: ignore[arg-type]
+    assert addresses(down.to) == ([2, 2], [1, 4])
+    assert addresses(down.expect) == ([1], [6]), "only client 4 is here to hear the hub"
+    down = from_hub({}, without, clients)  # type: ignore[arg-type]
+    assert (addresses(down.to), addresses(down.expect)) == (([], []), ([1], [6]))
+    up = to_hub({}, with_hub, sending, clients)  # type: ignore[arg-type]
+    assert addresses(up.to) == ([0], [6]), "the hub does not send to itself"
+    assert addresses(up.expect) == ([2, 2], [1, 4]), "the hub waits for this round's clients"
+    up = to_hub({}, without, sending, clients)  # type: ignore[arg-type]
+    assert (addresses(up.to), addresses(up.expect)) == (([0, 2], [6, 6]), ([], []))
 
 
 @pytest.mark.parametrize(("participation", "count"), [(1.0, 6), (0.5, 3), (0.01, 1)])

@@ -68,6 +68,8 @@ class BlendDFL(Algorithm[BlendState]):
         measured="after_mixing",
         communication="one model to each neighbour",
         personal=False,
+        free_running=True,
+        architectures=True,
     )
     presets: ClassVar[Presets] = {
         "paper": {"kd_weight": 10.0, "temperature": 3.0, **_PAPER},

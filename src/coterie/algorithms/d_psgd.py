@@ -42,6 +42,8 @@ class DPSGD(ModelAlgorithm):
         measured="after_mixing",
         communication="one model to each neighbour",
         personal=False,
+        free_running=True,
+        architectures=True,
     )
     presets: ClassVar[Presets] = {
         "blend-dfl": {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.algorithms.d_psgd import DPSGD
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.protocol import Facts, Presets
 
 
@@ -30,6 +31,8 @@ class DFedAvgM(DPSGD):
         measured="after_mixing",
         communication="one model to each neighbour",
         personal=False,
+        free_running=True,
+        architectures=True,
     )
     presets: ClassVar[Presets] = {
         "blend-dfl": {
@@ -40,14 +43,7 @@ class DFedAvgM(DPSGD):
             "training.weight_decay": 0.0,
             "training.clip": 10.0,
         },
-        "dfedpgp": {
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.99,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        },
+        "dfedpgp": {"momentum": 0.9, **DFEDPGP_TRAINING},
     }
 
     def local_settings(self) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class DFedAvgMP(DFedAvgM):
         paper="Liu et al. 2024 (ablation)",
         measured="after_mixing",
         communication="one body to each neighbour",
+        free_running=True,
+        architectures=True,
     )
     presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
 

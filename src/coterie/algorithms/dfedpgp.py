@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.learning.partial import (
     check_head,
     head_settings,
@@ -40,7 +41,7 @@ class DFedPGP(Algorithm[DirectedState]):
         z_i <- u_i / mu_i                                                                  (line 17)
 
     K_u is `training.epochs`, K_v is `head_epochs`. All mu are 1 at first and sum to the number of peers ever
-    after: shares of messages that do not arrive stay with their sender. BatchNorm statistics belong to the
+    after: shares of messages that do not arrive go back to their sender. BatchNorm statistics belong to the
     body. With all mu equal this is DFedAvgM-P; with an empty head it is OSGP.
 
     literal: u_i <- u_i - lr_u grad, as the paper writes it, moves z_i by lr_u / mu_i. With 10 random
@@ -62,26 +63,11 @@ class DFedPGP(Algorithm[DirectedState]):
         measured="after_mixing",
         communication="one body and one number to each out-neighbour",
         directed=True,
+        free_running=True,
     )
     presets: ClassVar[Presets] = {
-        "paper": {
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.99,
-            "training.momentum": 0.9,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        },
-        "paper-decay": {
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.99,
-            "training.momentum": 0.9,
-            "training.weight_decay": 5e-3,
-            "training.clip": 10.0,
-        },
+        "paper": DFEDPGP_TRAINING,
+        "paper-decay": {**DFEDPGP_TRAINING, "training.weight_decay": 5e-3},
     }
 
     def __post_init__(self) -> None:
@@ -96,8 +82,8 @@ class DFedPGP(Algorithm[DirectedState]):
         mine = train_head_then_body(state.params, node, head, body)  # lines 5 to 12
         node.measure(after_local=mine)
         z = pick(mine, node.body)
-        stays, received = yield from push(z, state.mass, node)  # lines 13, 14
-        z, mass = merge(z, stays, received)  # lines 15 to 17
+        pushed = yield from push(z, state.mass, node)  # lines 13, 14
+        z, mass = merge(z, pushed.stays, pushed.returned, pushed.received)  # lines 15 to 17
         check_mass(mass, node)
         node.record(mass=mass)
         return DirectedState({**mine, **z}, mass)

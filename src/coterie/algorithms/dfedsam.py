@@ -37,6 +37,8 @@ class DFedSAM(DPSGD):
         measured="after_mixing",
         communication="one model to each neighbour",
         personal=False,
+        free_running=True,
+        architectures=True,
     )
     presets: ClassVar[Presets] = {
         "blend-dfl": {

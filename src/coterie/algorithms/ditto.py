@@ -10,7 +10,6 @@ from coterie.algorithms.gossip_fedavg import weighted
 from coterie.errors import ConfigError
 from coterie.protocol import (
     Algorithm,
-    Exchange,
     Facts,
     Node,
     Params,
@@ -93,7 +92,7 @@ class Ditto(PersonalBesideHub):
 
     def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
         clients = sample_clients(node, self.participation)
-        download = yield Exchange(state.params, to=from_hub(node, clients))
+        download = yield from_hub(state.params, node, clients)
         w = adopt(state.params, download)
         here = download.count > 0
         trained = node.train(w, active=here, **_epochs(self.global_epochs))
@@ -101,7 +100,7 @@ class Ditto(PersonalBesideHub):
             state.personal, active=here, proximal=(self.pull, w), **_epochs(self.personal_epochs)
         )
         node.measure(after_local=personal)
-        upload = yield Exchange(weighted(trained, node), to=to_hub(node, here))
+        upload = yield to_hub(weighted(trained, node), node, here, clients)
         return PersonalState(mean_at_hub(w, upload), personal)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from coterie.algorithms.gossip_fedavg import weighted
 from coterie.errors import ConfigError
 from coterie.learning.partial import pick
 from coterie.protocol import (
-    Exchange,
     Facts,
     Inbox,
     ModelAlgorithm,
@@ -20,6 +18,7 @@ from coterie.protocol import (
     Node,
     Params,
     Round,
+    everyone,
     from_hub,
     sample_clients,
     to_hub,
@@ -38,18 +37,17 @@ class HubAverage(ModelAlgorithm):
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
         clients, shared = sample_clients(node, self.participation), self.shared(node)
-        download = yield Exchange(pick(state.params, shared), to=from_hub(node, clients))
+        download = yield from_hub(pick(state.params, shared), node, clients)
         mine = adopt(state.params, download)
         here = download.count > 0
         trained = self.trained(mine, here, node)
         node.measure(after_local=trained)
-        upload = yield Exchange(self.weighted(pick(trained, shared), node), to=to_hub(node, here))
+        upload = yield to_hub(self.weighted(pick(trained, shared), node), node, here, clients)
         # What was downloaded is as it was; what never travels (a head, local statistics) stays as trained.
         downloaded = {name: mine[name] for name in shared if mine[name] is not state.params[name]}
         mine = self.at_hub({**trained, **downloaded}, upload)
         if node.evaluating:
-            everyone = torch.arange(node.graph.nodes - 1)
-            latest = yield Exchange(pick(mine, shared), to=from_hub(node, everyone), counted=False)
+            latest = yield from_hub(pick(mine, shared), node, everyone(node), counted=False)
             mine = adopt(mine, latest)
             node.measure(after_mixing=self.adapted(mine, node))
         return ModelState(mine)
@@ -132,11 +130,10 @@ def fine_tuned(params: Params, node: Node, epochs: int) -> Params:
 
 
 def adopt(mine: Params, inbox: Inbox) -> Params:
-    """Take over the one model that arrived, where one did."""
-    arrived = inbox.count > 0
-    received = cast(Params, inbox.sum())
+    """Take over the one model that arrived, where one did; of another network, what one's own has too."""
+    received, arrived = inbox.sum_fitting(mine)
     return {
-        name: received[name].where(per_row(arrived, value).to(value.device), value)
+        name: received[name].where(per_row(arrived[name] > 0, value).to(value.device), value)
         if name in received
         else value
         for name, value in mine.items()

@@ -36,6 +36,7 @@ class FedAvgPlus(StarFedAvg):
         paper="Jiang et al. 2019, decentralised",
         measured="after_local",
         communication="one model to and from each neighbour of one node",
+        architectures=True,
     )
     presets: ClassVar[Presets] = {
         "paper": {**IOT, "switch_at": 100},  # iteration 2000

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import HubAverage, fine_tuned
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import Facts, Node, Params, Presets
 from coterie.protocol.trees import map_params, per_row
@@ -37,17 +38,7 @@ class FedBABU(HubAverage):
         hub=True,
     )
     presets: ClassVar[Presets] = {
-        "dfedpgp": {
-            "participation": 0.1,
-            "finetune_epochs": 5,
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.99,
-            "training.momentum": 0.9,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        }
+        "dfedpgp": {"participation": 0.1, "finetune_epochs": 5, **DFEDPGP_TRAINING},
     }
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.algorithms.fedavg import HubAverage
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.partial import pick
 from coterie.protocol import Facts, Node, Params, Presets
@@ -36,16 +37,7 @@ class FedPer(HubAverage):
         hub=True,
     )
     presets: ClassVar[Presets] = {
-        "dfedpgp": {
-            "participation": 0.1,
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.99,
-            "training.momentum": 0.9,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        }
+        "dfedpgp": {"participation": 0.1, **DFEDPGP_TRAINING},
     }
 
     def __post_init__(self) -> None:

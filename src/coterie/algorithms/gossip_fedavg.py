@@ -16,9 +16,13 @@ class GossipFedAvg(ModelAlgorithm):
         y_i <- theta_i after local SGD
         theta_i <- sum_j n_j y_j / sum_j n_j                over the neighbours and oneself
 
-    Each node sends n_i * y_i and n_i, so the receiver needs only the two sums, and the exchange could
-    be sealed.
+    Each node sends n_i * y_i and n_i, so the receiver needs only the two sums, and the exchange is sealed.
+
+    sealed=False: neighbours may see each other's models. Between real peers that do not keep step it must be
+    so: a secure sum needs its members in the same round.
     """
+
+    sealed: bool = True
 
     facts = Facts(
         paper="McMahan et al. 2017, decentralised",
@@ -26,13 +30,15 @@ class GossipFedAvg(ModelAlgorithm):
         communication="one model to each neighbour",
         personal=False,
         sealed=True,
+        free_running=True,
     )
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
         mine = node.train(state.params)
         node.measure(after_local=mine)
-        inbox = yield Exchange(weighted(mine, node))
-        return ModelState(weighted_mean(weighted(mine, node), cast(dict[str, Params], inbox.sum()), mine))
+        payload = weighted(mine, node)
+        inbox = yield Exchange(payload, sealed=self.sealed)
+        return ModelState(weighted_mean(payload, cast(dict[str, Params], inbox.sum()), mine))
 
 
 def weighted(params: Params, node: Node) -> dict[str, Params]:

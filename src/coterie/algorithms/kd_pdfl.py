@@ -11,8 +11,9 @@ from torch import Tensor
 from coterie.algorithms.fedavg import adopt
 from coterie.algorithms.star_fedavg import EMNIST, IOT, Star, local_steps, require_interval
 from coterie.errors import ConfigError
-from coterie.learning.distillation import logits_of
+from coterie.learning.distillation import outputs_of
 from coterie.learning.footprints import Footprints
+from coterie.learning.partial import pick
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average
 from coterie.protocol.averaging import share_per_row
 from coterie.protocol.trees import Tree
@@ -34,7 +35,7 @@ class KDPDFL(Algorithm[CollaborationState]):
     """A star node weighs its neighbours' models by how they answer on its own data, and mixes them.
 
         i <- a random node;  N_i <- those that can reach it in this round (fading links)
-        d_ij = 1/n sum_x sum_l (p_i,l(x) - p_j,l(x))^2             (3) p: softmax outputs on i's data
+        d_ij = 1/n sum_x sum_l (z_i,l(x) - z_j,l(x))^2             (3) z = MidGetter(theta, x), i's data x
         h_j = mu1 d_ij + mu2 dg/dw_ij,  g = lambda_g ||w_i||^2 - log(sum_k w_ik + delta)
         w_ij <- max(0, w_ij - eta h_j),  eta = 1 / ||h||           (2) j in N_i only
         c_i = min(n_i / c_base, 1 / (|N_i| + 1))                   (4)
@@ -46,11 +47,18 @@ class KDPDFL(Algorithm[CollaborationState]):
     replace the experiment's `training.epochs` and `training.steps`. mu1 = 0: no selection; mu2 = 0: nodes
     stop cooperating; both 0 with n_i >= c_base: the uniform mean over N_i + i.
 
+    MidGetter gives the softmax of the logits or, with `layer` (the name of a submodule), the raw outputs of
+    that layer divided by the square root of their number, so that d_ij is per feature. share "base" sends
+    and mixes only what the outputs of `layer` depend on; the rest of each model stays at home. Peers may have
+    different networks (`models` in the experiment): i runs theta_j through j's network, and only layers of
+    the same name and shape are mixed; what j lacks counts as i's own in the sum.
+
     Differs from the paper: weights are normalised with c_i to sum 1, without which parameters shrink or
     explode. g is that of the cited Zantedeschi et al. (2020), for the paper names none. All start from the
     same random model, since zeros cannot learn. Only fresh models are mixed unless use_cache, which keeps
     one model of every peer at every peer: peers^2 models in memory, copied in each round; without it a
-    broadcast in mode `cache` is sent and counted but not stored. Intermediate outputs are the logits.
+    broadcast in mode `cache` is sent and counted but not stored. The paper compares logits as probabilities
+    and does not say how it would compare hidden layers, nor how it would mix unlike networks.
     """
 
     mu1: float = 1.0
@@ -63,11 +71,17 @@ class KDPDFL(Algorithm[CollaborationState]):
     exchange_every: int = 20  # T_ex
     broadcast: Literal["cache", "overwrite", "none"] = "cache"
     use_cache: bool = False
+    layer: str | None = None  # whose outputs are compared; None: the logits
+    share: Literal["whole", "base"] = "whole"  # base: the model up to `layer`
 
+    # Out of step, a star mixes the newest model that each neighbour addressed to it since its last turn. The
+    # bound on staleness should be about the number of peers: so long a pair may have no turn.
     facts = Facts(
         paper="Jeong and Kountouris 2023",
         measured="after_local",
         communication="one model to and from each neighbour of one node",
+        architectures=True,
+        free_running=True,
     )
     presets: ClassVar[Presets] = {
         "paper": {**IOT, "broadcast": "overwrite", "c_base": 600.0},
@@ -82,20 +96,23 @@ class KDPDFL(Algorithm[CollaborationState]):
         for name in ("delta", "c_base"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.share == "base" and self.layer is None:
+            raise ConfigError("share 'base' needs layer: the name of the last layer that is shared")
 
     def init(self, node: Node) -> CollaborationState:
         params, peers = node.initial(), node.graph.nodes - (node.hub is not None)
         everyone = torch.arange(peers) != node.ids[:, None]  # w_ii = 0
-        return CollaborationState(params, everyone / peers, Footprints.none(params, self.use_cache * peers))
+        footprints = Footprints.none(self.shared(params, node), self.use_cache * peers)
+        return CollaborationState(params, everyone / peers, footprints)
 
     def round(self, state: CollaborationState, node: Node) -> Round[CollaborationState]:
         star = Star.draw(node)
-        inbox = yield star.gather(state.params, node)
+        inbox = yield star.gather(self.shared(state.params, node), node)
         collaboration = self.updated(state, inbox, star, node)
         footprints = state.footprints.seen(inbox) if self.use_cache else state.footprints
         mine = self.mixed(state.params, collaboration, footprints, inbox, node)
         if self.broadcast != "none":
-            answer = yield star.broadcast(mine, inbox, node)
+            answer = yield star.broadcast(self.shared(mine, node), inbox, node)
             mine = adopt(mine, answer) if self.broadcast == "overwrite" else mine
             footprints = footprints.seen(answer) if self.use_cache else footprints
         node.measure(after_mixing=mine)
@@ -106,6 +123,10 @@ class KDPDFL(Algorithm[CollaborationState]):
 
     def personal(self, state: CollaborationState) -> Params:
         return state.params
+
+    def shared(self, params: Params, node: Node) -> Params:
+        """What leaves a node."""
+        return pick(params, node.names(self.layer)) if self.share == "base" else params
 
     def updated(self, state: CollaborationState, inbox: Inbox, star: Star, node: Node) -> Tensor:
         """The star's new collaboration weights, eq. 2; `inbox` is empty in all rows but the star's."""
@@ -121,14 +142,20 @@ class KDPDFL(Algorithm[CollaborationState]):
     def distances(self, params: Params, inbox: Inbox, star: Star, node: Node) -> Tensor:
         """(messages,) mean squared distance of the received models' outputs from the star's, eq. 3."""
         row = star.row(node)
-        own = node.predict({name: value[row] for name, value in params.items()}, rows=row).softmax(-1)
+        star_model = {name: value[row] for name, value in params.items()}
+        own = self.compared(node.predict(star_model, rows=row, layer=self.layer))
 
         def distance(peers: Tree, rows: Tensor) -> Tensor:
-            difference = logits_of(peers, params, rows, node).softmax(-1) - own  # (messages, n, classes)
+            theirs = outputs_of(peers, params, rows, node, layer=self.layer)  # (messages, n, features)
+            difference = self.compared(theirs) - own
             return difference.square().sum((1, 2)) / max(1, own.shape[1])
 
         d = inbox.map(distance).double()
         return d.where(d > _ROUNDING, 0.0)
+
+    def compared(self, outputs: Tensor) -> Tensor:
+        """The intermediate outputs z: probabilities, or a hidden layer's outputs to compare by their mean."""
+        return outputs.softmax(-1) if self.layer is None else outputs / outputs.shape[-1] ** 0.5
 
     def step(self, h: Tensor) -> Tensor:
         """eta h, where eta = "1./|h|" is read in one of three ways."""

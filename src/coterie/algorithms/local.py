@@ -18,7 +18,9 @@ class Local(ModelAlgorithm):
     Both points of a round show the same model: there is no mixing.
     """
 
-    facts = Facts(paper="baseline", measured="after_local", communication="none")
+    facts = Facts(
+        paper="baseline", measured="after_local", communication="none", free_running=True, architectures=True
+    )
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
         return ModelState(node.train(state.params))

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.partial import uneven_epochs
-from coterie.learning.push_sum import Received, check_mass, merge, push, step_on
+from coterie.learning.push_sum import Shares, check_mass, merge, push, step_on
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 from coterie.protocol.trees import map_params
 
@@ -36,7 +37,7 @@ class OSGP(Algorithm[PushState]):
 
     With delay tau = 1 the messages of a round are added in the next one, while one's own share stays at
     once; the total of mu and of the mass in flight is then the number of nodes. Shares of messages that do
-    not arrive stay with their sender.
+    not arrive go back to their sender, without delay.
 
     literal: the step is taken on u, so that z moves by lr / mu. With few neighbours mu falls to 0.01, which
     makes the rate a hundred times larger: use it with clipping.
@@ -55,18 +56,9 @@ class OSGP(Algorithm[PushState]):
         communication="one model and one number to each out-neighbour",
         personal=False,
         directed=True,
+        free_running=True,
     )
-    presets: ClassVar[Presets] = {
-        "dfedpgp": {
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.99,
-            "training.momentum": 0.9,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        }
-    }
+    presets: ClassVar[Presets] = {"dfedpgp": DFEDPGP_TRAINING}
 
     def __post_init__(self) -> None:
         if self.tau not in (0, 1):
@@ -84,11 +76,11 @@ class OSGP(Algorithm[PushState]):
         settings = {**uneven_epochs(self.groups, node), **step_on(self.literal, state.mass)}
         z = node.train(state.params, **settings)
         node.measure(after_local=z)
-        stays, received = yield from push(z, state.mass, node)
-        waiting, waiting_mass = state.in_flight, state.mass_in_flight
+        pushed = yield from push(z, state.mass, node)
+        received, waiting, waiting_mass = pushed.received, state.in_flight, state.mass_in_flight
         if self.tau:
-            received, waiting, waiting_mass = _delayed(state, received)
-        z, mass = merge(z, stays, received)
+            received, waiting, waiting_mass = _delayed(state, pushed.received)
+        z, mass = merge(z, pushed.stays, pushed.returned, received)
         check_mass(mass, node)
         node.record(mass=mass, mass_in_flight=waiting_mass)
         return PushState(z, mass, waiting, waiting_mass)
@@ -97,12 +89,17 @@ class OSGP(Algorithm[PushState]):
         return state.params
 
 
-def _delayed(state: PushState, received: Received) -> tuple[Received, Params, Tensor]:
-    """What arrived in the last round, and what must wait now; a name that is not sent never flies."""
-    sent = received.get("values", {})
+def _delayed(state: PushState, received: Shares) -> tuple[Shares, Params, Tensor]:
+    """What arrived in the last round, and what must wait now; a name that is not sent never flies.
+
+    Where nothing says which names are sent, what is in flight waits for another round: landing a part of it
+    would tear values from their mass.
+    """
+    if not received:
+        return {}, state.in_flight, state.mass_in_flight
+    sent = received["values"]
     landed = {
         "values": {name: state.in_flight[name] for name in sent},
         "mass": {"mu": state.mass_in_flight},
     }
-    waiting_mass = received.get("mass", {}).get("mu", torch.zeros_like(state.mass))
-    return landed, {**state.in_flight, **sent}, waiting_mass
+    return landed, {**state.in_flight, **sent}, received["mass"]["mu"]

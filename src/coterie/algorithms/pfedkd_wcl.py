@@ -17,7 +17,6 @@ from coterie.learning.gradients import full_gradient
 from coterie.learning.losses import cross_entropy
 from coterie.protocol import (
     Batch,
-    Exchange,
     Facts,
     Inbox,
     Loss,
@@ -95,12 +94,12 @@ class PFedKDWCL(PersonalBesideHub):
 
     def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
         clients = sample_clients(node, self.participation)  # line 3
-        download = yield Exchange(state.params, to=from_hub(node, clients))  # line 4
+        download = yield from_hub(state.params, node, clients)  # line 4
         w = adopt(state.params, download)
         here = (download.count > 0) & (node.n_samples > 0)
         personal = node.train(state.personal, active=here, loss=self.client_loss(w, here, node))
         node.measure(after_local=personal)
-        upload = yield Exchange(self.for_hub(w, personal, here, node), to=to_hub(node, here))
+        upload = yield to_hub(self.for_hub(w, personal, here, node), node, here, clients)
         return PersonalState(self.at_hub(w, upload, node), personal)
 
     def client_loss(self, w: Params, here: Tensor, node: Node) -> Loss | None:

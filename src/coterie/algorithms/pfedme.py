@@ -15,12 +15,12 @@ from coterie.algorithms.gossip_fedavg import weighted
 from coterie.errors import ConfigError
 from coterie.learning.updates import Gradients, Memory, add_
 from coterie.protocol import (
-    Exchange,
     Facts,
     Node,
     Params,
     Presets,
     Round,
+    everyone,
     from_hub,
     sample_clients,
     to_hub,
@@ -85,15 +85,15 @@ class PFedMe(PersonalBesideHub):
             )
 
     def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
-        everyone = torch.arange(node.graph.nodes - 1)
-        download = yield Exchange(state.params, to=from_hub(node, everyone))
+        download = yield from_hub(state.params, node, everyone(node))
         w = adopt(state.params, download)
         here = download.count > 0
         rule = MoreauStep(self.pull, self.personal_lr, self.inner_steps)
         theta = node.train(adopt(state.personal, download), active=here, update=rule)
         node.measure(after_local=theta)
-        sampled = torch.isin(node.ids, sample_clients(node, self.participation))
-        upload = yield Exchange(weighted(rule.centres(theta), node), to=to_hub(node, here & sampled))
+        clients = sample_clients(node, self.participation)
+        sending = here & torch.isin(node.ids, clients)
+        upload = yield to_hub(weighted(rule.centres(theta), node), node, sending, clients)
         average = mean_at_hub(w, upload)
         mixed = map_params(lambda old, new: (1 - self.beta) * old + self.beta * new, w, average)
         return PersonalState(mixed, theta)

@@ -50,6 +50,7 @@ class StarFedAvg(ModelAlgorithm):
         measured="after_local",
         communication="one model to and from each neighbour of one node",
         personal=False,
+        architectures=True,
     )
     presets: ClassVar[Presets] = {"paper": IOT, "emnist": EMNIST}
 

@@ -56,6 +56,8 @@ def _facts(facts: Any) -> Iterator[str]:
     yield f"communication: {facts.communication}"
     if facts.symmetric_only:
         yield "topology:      only links that go both ways"
+    if facts.architectures:
+        yield "models:        peers may have different ones (the experiment's `models`)"
 
 
 def _settings(entry: Any) -> Iterator[str]:

@@ -38,7 +38,12 @@ def registry_of(kind: Kind) -> Any:
 def kind_of_algorithm(facts: Any) -> str:
     """A few words: serverless or hub, personal or consensus, and what else it can or needs."""
     words = ["hub" if facts.hub else "serverless", "personal" if facts.personal else "consensus"]
-    more = {"directed": facts.directed, "sealed": facts.sealed, "told clusters": facts.clusters}
+    more = {
+        "directed": facts.directed,
+        "sealed": facts.sealed,
+        "told clusters": facts.clusters,
+        "free-running": facts.free_running,
+    }
     return ", ".join([*words, *(word for word, holds in more.items() if holds)])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, ContractError
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ class Split:
     def of(self, peer: int) -> Tensor:
         """The samples of one peer."""
         return self.index[int(self.offsets[peer]) : int(self.offsets[peer + 1])]
+
+    def spread(self, number: int, peers: int) -> Split:
+        """All samples as those of one of `peers`."""
+        sizes = torch.zeros(peers, dtype=torch.long)
+        sizes[number] = len(self.index)
+        return Split.from_sizes(self.index, sizes)
+
+    def with_empty_row(self) -> Split:
+        """One more peer, without samples."""
+        return Split(self.index, torch.cat((self.offsets, self.offsets[-1:])))
 
     def take(self, ids: Tensor) -> Split:
         """Only those peers, in that order."""
@@ -89,6 +99,25 @@ class Federation:
         cells = part.owner * self.n_classes + self.y[part.index]
         counts = torch.bincount(cells, minlength=self.peers * self.n_classes)
         return counts.view(self.peers, self.n_classes)
+
+    def of_nodes(self, ids: Tensor, hub: int | None) -> Federation:
+        """The data of a block of nodes; the hub, which must be the last of its block, has none."""
+        has_hub = hub is not None and hub in ids
+        peers = ids[ids != hub] if has_hub else ids
+        chosen = self if torch.equal(peers, torch.arange(self.peers)) else self.take(peers)
+        if not has_hub:
+            return chosen
+        if int(ids[-1]) != hub:
+            raise ContractError("the hub must be the last row of its block")
+        parts = (chosen.train, chosen.validation, chosen.test)
+        train, validation, test = (part.with_empty_row() for part in parts)
+        return replace(chosen, train=train, validation=validation, test=test)
+
+    def spread(self, number: int, peers: int) -> Federation:
+        """The one peer of this federation as number `number` of `peers`, of which the others have no data."""
+        parts = (self.train, self.validation, self.test)
+        train, validation, test = (part.spread(number, peers) for part in parts)
+        return replace(self, train=train, validation=validation, test=test)
 
     def take(self, ids: Tensor) -> Federation:
         """Only those peers, with a pool of only their samples: what a shard must be sent."""

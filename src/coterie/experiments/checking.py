@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from coterie.errors import ConfigError
+from coterie.experiments.peer_lists import dealt_out
 from coterie.experiments.schema import OWN_OBJECT, Experiment
 from coterie.registry import Registry, nearest, parse_call
 
@@ -93,8 +94,13 @@ def build_settings(cls: Any, settings: Mapping[str, Any], where: str) -> Any:
         if key not in names:
             known = nearest(key, names) if names else "it has none"
             raise ConfigError(f"{where}: unknown key {key!r}; {known}")
+    hints = typing.get_type_hints(cls)
+    # A layer of a Sequential may be called 0, which TOML reads as a number.
+    texts = {
+        key: str(value) for key, value in settings.items() if hints[key] == str | None and type(value) is int
+    }
     try:
-        return TypeAdapter(cls).validate_python(dict(settings))
+        return TypeAdapter(cls).validate_python({**settings, **texts})
     except ValidationError as error:
         raise ConfigError(f"{where}: {_readable(error)}") from None
 
@@ -110,6 +116,9 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     for key in ("model", "data"):
         if is_file_reference(str(table.get(key, ""))):
             table[key] = str(base / table[key])
+    if isinstance(table.get("models"), Mapping):
+        absolute = {name: str(base / name) if is_file_reference(name) else name for name in table["models"]}
+        table["models"] = {absolute[name]: peers for name, peers in table["models"].items()}
     head, parenthesis, inside = str(table.get("topology", "")).partition("(")
     if parenthesis and head.strip() == "edges":
         end = min(place for place in (inside.find(","), inside.find(")"), len(inside)) if place >= 0)
@@ -166,8 +175,16 @@ def _with_defaults(experiment: Experiment, catalogues: Catalogues) -> Experiment
     changes["partition"] = experiment.partition or default_partition
     changes["topology"] = experiment.topology or ("star" if facts.hub else "full")
     experiment = experiment.model_copy(update=changes)
-    if not is_file_reference(experiment.model) and experiment.model != OWN_OBJECT:
-        catalogues.models.build(experiment.model)
+    for model in (experiment.model, *experiment.models):
+        if not is_file_reference(model) and model != OWN_OBJECT:
+            catalogues.models.build(model)
+    dealt_out(experiment.models, experiment.peers)
+    if experiment.models and not facts.architectures:
+        able = [name for name in catalogues.algorithms if catalogues.algorithms[name].facts.architectures]  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} needs the same model at all peers, and `models` gives some "
+            f"another; those that allow it: {', '.join(able)}"
+        )
     if experiment.partition != OWN_OBJECT:
         catalogues.partitions.build(experiment.partition)
     if experiment.topology != OWN_OBJECT:

@@ -14,7 +14,9 @@ from torch import nn
 
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
+from coterie.experiments.architectures import check_layer, check_networks
 from coterie.experiments.config import build_algorithm, is_file_reference
+from coterie.experiments.peer_lists import dealt_out
 from coterie.experiments.schema import OWN_OBJECT, Experiment
 from coterie.learning import check_module
 from coterie.models import build
@@ -44,6 +46,15 @@ class Prepared:
     module: nn.Module
     topology: Topology
     own_module: Callable[[int], nn.Module] | None  # set when every node has its own initial weights
+    others: dict[str, Others]  # peers with another network than `module`, by its name
+
+
+@dataclass(frozen=True)
+class Others:
+    """Peers with another network."""
+
+    peers: list[int]
+    module: nn.Module
 
 
 def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
@@ -59,16 +70,41 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
         )
     module = _module(experiment, objects, federation, experiment.seed)
-    check_module(module)
+    others = {
+        name: Others(peers, _module(experiment, objects, federation, experiment.seed, name))
+        for name, peers in dealt_out(experiment.models, experiment.peers).items()
+    }
+    _check_networks(experiment, algorithm, federation, module, others)
     device = _device(experiment.execution.device)
     federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
     own = None
     if experiment.init == "independent":
+        named = {peer: name for name, other in others.items() for peer in other.peers}
 
         def own(node: int) -> nn.Module:
-            return _module(experiment, objects, federation, digest(experiment.seed, "own-init", node))
+            seed = digest(experiment.seed, "own-init", node)
+            return _module(experiment, objects, federation, seed, named.get(node))
 
-    return Prepared(algorithm, federation, module, topology, own)
+    return Prepared(algorithm, federation, module, topology, own, others)
+
+
+def _check_networks(
+    experiment: Experiment,
+    algorithm: Algorithm[Any],
+    federation: Federation,
+    module: nn.Module,
+    others: dict[str, Others],
+) -> None:
+    """Refuse networks that cannot be right, alone or together."""
+    networks = {name: other.module for name, other in others.items()}
+    if sum(len(other.peers) for other in others.values()) < experiment.peers:
+        networks = {experiment.model: module, **networks}
+    for network in networks.values():
+        check_module(network)
+    layer: str | None = algorithm.settings().get("layer")
+    if layer is not None:
+        check_layer(networks, layer, federation.shape)
+    check_networks(networks, layer, federation.shape, experiment.batchnorm)
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -163,8 +199,13 @@ def _call_user_data(reference: str, peers: int, seed: int) -> Any:
     return data
 
 
-def _module(experiment: Experiment, objects: Objects, federation: Federation, seed: int) -> nn.Module:
-    model = experiment.model if objects.model is None else objects.model
+def _module(
+    experiment: Experiment, objects: Objects, federation: Federation, seed: int, other: str | None = None
+) -> nn.Module:
+    """The network of the experiment, or that of the name `other` in its `models`."""
+    model: Any = other
+    if other is None:
+        model = experiment.model if objects.model is None else objects.model
     if isinstance(model, nn.Module):
         if experiment.init == "independent":
             raise ConfigError(
@@ -193,4 +234,4 @@ def _device(name: str) -> torch.device:
     return device
 
 
-__all__ = ["OWN_OBJECT", "Objects", "Prepared", "federation_of", "prepare"]
+__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "federation_of", "prepare"]

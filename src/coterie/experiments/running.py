@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import RunFolderError
+from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.history import History, distribution
 from coterie.experiments.prepare import Objects, Prepared, prepare
 from coterie.experiments.run_folder import RunFolder
@@ -20,6 +20,8 @@ from coterie.experiments.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, pinned_threads
 from coterie.protocol import Params, Point
 from coterie.simulation import (
+    Architecture,
+    PeerModels,
     RoundRecord,
     Simulation,
     Totals,
@@ -40,8 +42,7 @@ class Run:
     totals: Totals
     point: Point  # where the algorithm's paper measures
     executor: str
-    params: Params = field(repr=False)  # the personal models, stacked over peers
-    module: nn.Module = field(repr=False)  # the architecture, with its initial weights
+    trained: list[PeerModels] = field(repr=False)  # the personal models, stacked for each architecture
     clusters: Tensor | None = None
     run_dir: Path | None = None
 
@@ -58,12 +59,30 @@ class Run:
         """(measured rounds, peers); the rounds are `history.rounds`."""
         return self.history.accuracy(point or self.point)
 
+    @property
+    def params(self) -> Params:
+        """The personal models, stacked over peers; only where all have the same architecture."""
+        return self._everyone.params
+
+    @property
+    def module(self) -> nn.Module:
+        """The architecture, with its initial weights; only where all peers have the same."""
+        return self._everyone.module
+
+    @property
+    def _everyone(self) -> PeerModels:
+        if len(self.trained) > 1:
+            raise ConfigError("peers have different models in this run; use run.model(peer) or run.trained")
+        return self.trained[0]
+
     def model(self, peer: int) -> dict[str, Tensor]:
-        """One peer's personal model as a state dict that loads into the module."""
-        module = copy.deepcopy(self.module)
+        """One peer's personal model as a state dict that loads into its module."""
+        alike = next(models for models in self.trained if bool((models.peers == peer).any()))
+        row = int((alike.peers == peer).nonzero())
+        module = copy.deepcopy(alike.module)
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
-            if name in self.params:
-                value.data = self.params[name][peer].clone()
+            if name in alike.params:
+                value.data = alike.params[name][row].clone()
         return dict(module.state_dict())
 
     @property
@@ -106,6 +125,7 @@ class Run:
             "settings": dict(e.settings),
             "data": e.data,
             "model": e.model,
+            "models": dict(e.models),
             "partition": e.partition,
             "topology": e.topology,
             "peers": e.peers,
@@ -178,8 +198,12 @@ class _Runner:
         asked = self.experiment.execution.executor
         if asked != "auto":
             return asked
-        p = self.prepared
-        return fastest_executor(p.module, p.federation, self.experiment.training, workers)
+        p, networks = self.prepared, [other.module for other in self.prepared.others.values()]
+        fastest = {
+            fastest_executor(network, p.federation, self.experiment.training, workers)
+            for network in (p.module, *networks)
+        }
+        return fastest.pop() if len(fastest) == 1 else "looped"  # which can run all of them
 
     def _simulation(self, executor: ExecutorName, workers: Workers) -> Simulation:
         e, p = self.experiment, self.prepared
@@ -194,6 +218,11 @@ class _Runner:
             rounds=e.rounds,
             own_module=p.own_module,
             local_buffers=e.batchnorm == "local",
+            sealing=e.execution.sealing,
+            others=[
+                Architecture(torch.tensor(other.peers), Executor(executor, other.module, workers))
+                for other in p.others.values()
+            ],
         )
 
     def _play(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
@@ -232,8 +261,10 @@ class _Runner:
             totals=simulation.totals,
             point=self.prepared.algorithm.facts.measured,
             executor=simulation.executor.name,
-            params={name: value.cpu() for name, value in simulation.personal().items()},
-            module=self.prepared.module,
+            trained=[
+                replace(models, params={name: value.cpu() for name, value in models.params.items()})
+                for models in simulation.models()
+            ],
             clusters=self.prepared.federation.clusters,
             run_dir=None if folder is None else folder.path,
         )

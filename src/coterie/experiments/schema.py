@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,11 +42,21 @@ class EvaluationPlan(Section):
 
 
 class Execution(Section):
-    """How the simulator computes; none of it changes the results beyond rounding."""
+    """How the simulator computes; none of it changes the results beyond rounding, but for `sealing`.
+
+    With sealing quantised or masked, a peer with a single sender, or to which at most half of the messages
+    arrive, receives nothing: a secure sum would not open. The byte count is that of the payloads in all
+    three: keys, shares and range of a masked sum come on top and are not counted.
+    """
 
     executor: Literal["auto", "stacked", "looped"] = "auto"
     workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
     device: str = "cpu"
+    sealing: Literal["plain", "quantised", "masked"] = Field(
+        default="plain",
+        description="sealed exchanges: sums of floats; the integer sums of a secure sum; "
+        "or the secure sum itself, message by message",
+    )
     checkpoint_seconds: float = Field(
         default=30.0, ge=0, description="at most one checkpoint in so many seconds"
     )
@@ -68,6 +78,10 @@ class Experiment(Section):
     data: str = "digits"
     data_dir: str | None = Field(default=None, description="folder of data files; default: COTERIE_DATA")
     model: str = ""
+    models: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict,
+        description='peers with another model than `model`, such as {"mlp(64)": "10-19"}',
+    )
     partition: str = ""
     topology: str = ""
     peers: int = Field(default=20, ge=1)
@@ -75,6 +89,9 @@ class Experiment(Section):
     seed: int = Field(default=0, ge=0)
     init: Literal["same", "independent"] = Field(
         default="same", description="do all peers start from the same weights?"
+    )
+    classes: int | None = Field(
+        default=None, ge=2, description="number of classes, where real peers bring data of their own"
     )
     batchnorm: Literal["average", "local"] = Field(
         default="average", description="running statistics: mix them or keep them"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from coterie.errors import ConfigError
 from coterie.learning.own_randomness import OwnRandomness
 from coterie.learning.updates import Gradients
+from coterie.models import output_of
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
@@ -30,8 +32,11 @@ class BatchedModel(Protocol):
 
     one_by_one: bool  # takes a single row at a time, and batches without padding
 
-    def logits(self, params: Params, x: Tensor) -> Tensor:
-        """(rows, n, classes) in evaluation mode, from x (rows, n, ...)."""
+    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
+        """(rows, n, classes) logits in evaluation mode, from x (rows, n, ...).
+
+        layer: stop there, with (rows, n, features); `params` may then lack what comes after it.
+        """
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
@@ -73,11 +78,11 @@ class OneByOne:
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
         self._random: bool | None = None  # does its forward draw random numbers? None: not known yet
 
-    def logits(self, params: Params, x: Tensor) -> Tensor:
+    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         module = self._bound(params)
         module.eval()
         with torch.no_grad():
-            return _as_logits(module(x[0]))[None]
+            return _run(module, layer, lambda: module(x[0]))[None]
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
@@ -114,7 +119,8 @@ class OneByOne:
                 if value.is_floating_point()
             }
         for name, slot in self._local.slots.items():
-            slot.data = params[name][0]
+            if name in params:
+                slot.data = params[name][0]
         return module
 
 
@@ -136,9 +142,9 @@ class Vmapped:
         """Not BatchNorm, whose statistics padding would enter, nor Dropout, whose masks are per row."""
         return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in module.modules())
 
-    def logits(self, params: Params, x: Tensor) -> Tensor:
+    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         with torch.no_grad():
-            return self._forward(params, x, training=False)
+            return self._forward(params, x, training=False, layer=layer)
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
@@ -148,14 +154,14 @@ class Vmapped:
         found = torch.autograd.grad(losses.sum(), [leaves[name] for name in only], allow_unused=True)
         return losses.detach(), {name: g for name, g in zip(only, found, strict=True) if g is not None}
 
-    def _forward(self, params: Params, x: Tensor, *, training: bool) -> Tensor:
+    def _forward(self, params: Params, x: Tensor, *, training: bool, layer: str | None = None) -> Tensor:
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
             module = self._local.module = copy.deepcopy(self._module)
         module.train(training)
 
         def call(row: Params, inputs: Tensor) -> Tensor:
-            return _as_logits(torch.func.functional_call(module, row, (inputs,)))
+            return _run(module, layer, lambda: torch.func.functional_call(module, row, (inputs,)))
 
         try:
             return torch.func.vmap(call)(params, x)
@@ -166,6 +172,11 @@ class Vmapped:
                 f"executor 'stacked' cannot run this model ({str(error).splitlines()[0]}); "
                 "use executor 'looped'"
             ) from error
+
+
+def _run(module: nn.Module, layer: str | None, forward: Callable[[], Tensor]) -> Tensor:
+    """The logits that `forward` returns, or what the layer returns on the way."""
+    return _as_logits(forward()) if layer is None else output_of(module, layer, forward)
 
 
 def _as_logits(output: Tensor) -> Tensor:

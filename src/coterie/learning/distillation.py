@@ -41,14 +41,16 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     return (values * weights).sum(1) / weights.sum(1)
 
 
-def logits_of(peers: Tree, mine: Params, rows: Tensor, node: Node) -> Tensor:
-    """(messages, n, classes) of received models on the samples of the rows that received them.
+def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: str | None = None) -> Tensor:
+    """(messages, n, classes) logits of received models on the samples of the rows that received them.
 
     What was not sent, such as BatchNorm statistics that stay at home, is taken from the row's own model.
+    layer: its outputs (messages, n, features) instead.
     """
     received = cast(Params, peers)
-    whole = {n: received[n] if n in received else own.index_select(0, rows) for n, own in mine.items()}
-    return node.predict(whole, rows=rows)
+    needed = node.names(layer, of=received)
+    complete = {n: received[n] if n in received else mine[n].index_select(0, rows) for n in needed}
+    return node.predict(complete, rows=rows, layer=layer)
 
 
 def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:
@@ -56,7 +58,7 @@ def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:
     own = node.predict(mine)
 
     def teach(peers: Tree, rows: Tensor) -> Tensor:
-        logits = logits_of(peers, mine, rows, node)
+        logits = outputs_of(peers, mine, rows, node)
         return pad(logits, (0, 0, 0, own.shape[1] - logits.shape[1]))
 
     received = inbox.mean_of(teach)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from coterie.data import Federation, Split
 from coterie.errors import ConfigError
-from coterie.learning.batched import BatchedModel, OneByOne, Vmapped, trainable_names
+from coterie.learning.batched import BatchedModel, OneByOne, Vmapped, model_tree, trainable_names
 from coterie.learning.batches import draw_batches, local_steps
 from coterie.learning.settings import LocalWork
 from coterie.learning.stacked import StackedLayers
 from coterie.learning.updates import Gradients, clipped
 from coterie.learning.workers import Workers
+from coterie.models import Layer, find_layer
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params, row_bytes
 from coterie.randomness import Stream
@@ -51,11 +52,11 @@ def batched_model(module: nn.Module, executor: ExecutorName) -> BatchedModel:
 
 @dataclass(frozen=True)
 class Visit:
-    """Part of a pass over each row's samples: logits of some rows on some of their samples."""
+    """Part of a pass over each row's samples: outputs of some rows on some of their samples."""
 
     rows: Tensor  # (k,) positions in the rows asked for
     columns: slice  # which of each row's samples
-    logits: Tensor  # (k, width, classes)
+    outputs: Tensor  # (k, width, classes) logits, or (k, width, features) of a layer
     y: Tensor  # (k, width)
     present: Tensor  # (k, width) 1 for samples, 0 for padding
 
@@ -65,9 +66,18 @@ class Executor:
 
     def __init__(self, name: ExecutorName, module: nn.Module, workers: Workers) -> None:
         self.name = name
+        self.module = module
         self.workers = workers
         self.trainable = trainable_names(module)
+        self.shapes = {name: value.shape[1:] for name, value in model_tree(module).items()}
         self._model = batched_model(module, name)
+        self._layers: dict[str, Layer] = {}
+
+    def layer(self, name: str, shape: tuple[int, ...]) -> Layer:
+        """The layer of this name, for inputs of `shape`."""
+        if name not in self._layers:
+            self._layers[name] = find_layer(self.module, name, shape)
+        return self._layers[name]
 
     def train(
         self,
@@ -108,11 +118,17 @@ class Executor:
         return result, losses
 
     def visit(
-        self, params: Params, federation: Federation, split: Split, rows: Tensor, see: Callable[[Visit], None]
+        self,
+        params: Params,
+        federation: Federation,
+        split: Split,
+        rows: Tensor,
+        see: Callable[[Visit], None],
+        layer: str | None = None,
     ) -> None:
         """Show `see` the logits of params' row k on the samples of federation row rows[k], for all k.
 
-        `see` is called from worker threads, for disjoint parts.
+        `see` is called from worker threads, for disjoint parts. layer: its outputs instead of the logits.
         """
         sizes = split.sizes[rows]
         order = torch.argsort(sizes, descending=True, stable=True)
@@ -142,7 +158,7 @@ class Executor:
                     Visit(
                         chunk,
                         slice(start, start + len(columns)),
-                        self._model.logits(own, x),
+                        self._model.outputs(own, x, layer),
                         y,
                         present.float(),
                     )

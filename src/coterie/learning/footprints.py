@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from coterie.protocol.inbox import Inbox
-from coterie.protocol.trees import Params, per_row
+from coterie.protocol.trees import Params, Tree, fitting, per_row
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Footprints:
 
     models: Params  # (rows, peers, ...)
     known: Tensor  # (rows, peers) bool
+    fits: Params  # (rows, peers) bool for each name: the peer has this layer in the row's own shape
 
     @classmethod
     def none(cls, params: Params, peers: int) -> Footprints:
@@ -25,25 +26,30 @@ class Footprints:
         rows = len(next(iter(params.values())))
         known = torch.zeros(rows, peers, dtype=torch.bool)
         if not peers:
-            return cls({}, known)
-        return cls({n: p.new_zeros(rows, peers, *p.shape[1:]) for n, p in params.items()}, known)
+            return cls({}, known, {})
+        models = {n: p.new_zeros(rows, peers, *p.shape[1:]) for n, p in params.items()}
+        return cls(models, known, {name: known.clone() for name in params})
 
     def seen(self, inbox: Inbox) -> Footprints:
         """Remember what arrived."""
         if not len(inbox.rows):
             return self
-        known, models = self.known.clone(), dict(self.models)
-        known[inbox.rows, inbox.senders] = True
-        for name in self.models:
-            models[name] = self.models[name].clone()
-            arrived = inbox.map(lambda peer, rows, name=name: cast(Params, peer)[name])  # type: ignore[misc]
-            models[name][inbox.rows, inbox.senders] = arrived
-        return Footprints(models, known)
+        place = (inbox.rows, inbox.senders)
+        known = self.known.clone()
+        known[place] = True
+        mine = {name: remembered[:, 0] for name, remembered in self.models.items()}  # for the shapes
+        models, fits = dict(self.models), dict(self.fits)
+        for name in mine:
+            models[name], fits[name] = self.models[name].clone(), self.fits[name].clone()
+            models[name][place] = inbox.map(partial(_arrived, name, mine))
+            fits[name][place] = inbox.map(partial(_fits, name, mine))
+        return Footprints(models, known, fits)
 
     def mixed_with(self, mine: Params, weights: Tensor, share: Tensor) -> Params:
         """(1 - share) of one's own model and `share` of the known ones by their weights (rows, peers).
 
-        Rows whose known models have no weight, or whose share is 0, keep their own.
+        Rows whose known models have no weight, or whose share is 0, keep their own. What a known model of
+        another architecture lacks counts as one's own.
         """
         weights = (weights * self.known).double()
         total = weights.sum(1)
@@ -52,8 +58,20 @@ class Footprints:
         result = dict(mine)
         for name, remembered in self.models.items():
             rows = remembered[active].flatten(2)  # (active, peers, numbers)
-            received = torch.einsum("rp,rpn->rn", fractions.to(rows), rows).view_as(mine[name][active])
-            own = per_row(1 - share[active], received).to(received)
+            shares = fractions * self.fits[name][active]
+            received = torch.einsum("rp,rpn->rn", shares.to(rows), rows).view_as(mine[name][active])
+            own = per_row(1 - shares.sum(1), received).to(received)
             result[name] = mine[name].clone()
             result[name][active] = own * mine[name][active] + received
         return result
+
+
+def _arrived(name: str, mine: Params, models: Tree, rows: Tensor) -> Tensor:
+    """(messages, ...) the named tensor of received models; zeros if their layer is unlike one's own."""
+    found = fitting(models, mine)
+    return found[name] if name in found else mine[name].new_zeros(len(rows), *mine[name].shape[1:])
+
+
+def _fits(name: str, mine: Params, models: Tree, rows: Tensor) -> Tensor:
+    """(messages,) bool."""
+    return torch.full((len(rows),), name in fitting(models, mine))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ class LearningNode:
     hub: int | None = None
     clusters: Tensor | None = None
     own_module: Callable[[int], nn.Module] | None = None  # node id -> its own initial model
+    others: Sequence[Executor] = ()  # of the architectures that other nodes have
 
     round: int = -1
     evaluating: bool = False
@@ -109,15 +110,24 @@ class LearningNode:
             self.train_loss = torch.where(losses.isnan(), self.train_loss, losses)
         return result
 
-    def predict(self, params: Params, split: str = "train", rows: Tensor | None = None) -> Tensor:
-        part, rows = self._split(split), self._all_rows(rows)
+    def names(self, layer: str | None = None, of: Params | None = None) -> tuple[str, ...]:
+        executor = self._executor_of(of, layer) if of is not None else self.executor
+        return self._needs(executor, layer)
+
+    def predict(
+        self, params: Params, split: str = "train", rows: Tensor | None = None, layer: str | None = None
+    ) -> Tensor:
+        part, rows, executor = self._split(split), self._all_rows(rows), self._executor_of(params, layer)
         width = int(part.sizes[rows].max()) if len(rows) else 0
-        result = self.federation.x.new_zeros(len(rows), width, self.federation.n_classes)
+        features = self.federation.n_classes
+        if layer is not None:
+            features = executor.layer(layer, self.federation.shape).features
+        result = self.federation.x.new_zeros(len(rows), width, features)
 
         def see(visit: Visit) -> None:
-            result[visit.rows, visit.columns] = visit.logits * visit.present[..., None].to(result.device)
+            result[visit.rows, visit.columns] = visit.outputs * visit.present[..., None].to(result.device)
 
-        self.executor.visit(params, self.federation, part, rows, see)
+        executor.visit(params, self.federation, part, rows, see, layer)
         return result
 
     def samples_mask(self, split: str = "train", rows: Tensor | None = None) -> Tensor:
@@ -128,10 +138,8 @@ class LearningNode:
         if split == "common":
             unknown = torch.full((len(next(iter(params.values()))),), float("nan"))
             return self.evaluate_common(params) or Scores(unknown, unknown)
-        part, rows = self._split(split), self._all_rows(rows)
-        return self._score(
-            len(rows), lambda see: self.executor.visit(params, self.federation, part, rows, see)
-        )
+        part, rows, executor = self._split(split), self._all_rows(rows), self._executor_of(params)
+        return self._score(len(rows), lambda see: executor.visit(params, self.federation, part, rows, see))
 
     def evaluate_common(self, params: Params) -> Scores | None:
         """Each row's model on the common test set, where there is one."""
@@ -166,6 +174,30 @@ class LearningNode:
         split: Split = getattr(self.federation, name)
         return split
 
+    def _needs(self, executor: Executor, layer: str | None) -> tuple[str, ...]:
+        if layer is None:
+            return tuple(executor.shapes)
+        return executor.layer(layer, self.federation.shape).needs
+
+    def _executor_of(self, params: Params, layer: str | None = None) -> Executor:
+        """The executor of the architecture that these parameters belong to, known by names and shapes.
+
+        Among those that they fit, the one that lacks least: a model may be sent only up to the layer, and
+        statistics that stay at home are missing everywhere.
+        """
+        if not self.others:
+            return self.executor
+
+        def missing(executor: Executor) -> tuple[int, int]:
+            needed = (self._needs(executor, layer), executor.shapes)
+            return sum(n not in params for n in needed[0]), sum(n not in params for n in needed[1])
+
+        shapes = {name: value.shape[1:] for name, value in params.items()}
+        fitting = [e for e in (self.executor, *self.others) if shapes.items() <= e.shapes.items()]
+        if not fitting:
+            raise ContractError("a model that arrived has the layers of no architecture in this experiment")
+        return min(fitting, key=missing)
+
     def _all_rows(self, rows: Tensor | None) -> Tensor:
         return torch.arange(self.rows) if rows is None else rows
 
@@ -173,8 +205,8 @@ class LearningNode:
         right, loss, count = torch.zeros(rows), torch.zeros(rows), torch.zeros(rows)
 
         def see(visit: Visit) -> None:
-            correct = (visit.logits.argmax(-1) == visit.y).cpu() * visit.present
-            entropy = sample_cross_entropy(visit.logits, visit.y).cpu() * visit.present
+            correct = (visit.outputs.argmax(-1) == visit.y).cpu() * visit.present
+            entropy = sample_cross_entropy(visit.outputs, visit.y).cpu() * visit.present
             right[visit.rows] += correct.sum(1)
             loss[visit.rows] += entropy.sum(1)
             count[visit.rows] += visit.present.sum(1)

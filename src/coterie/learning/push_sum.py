@@ -7,7 +7,7 @@ and mu over all nodes never change, and z = u / mu tends to the mean. Here z and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -18,40 +18,56 @@ from torch import Tensor
 from coterie.errors import ContractError
 from coterie.learning.updates import Gradients, Memory, Update
 from coterie.protocol import Exchange, Inbox, Node, Params
-from coterie.protocol.trees import map_params, per_row
+from coterie.protocol.trees import map_params, map_tree, per_row
 
-Received = dict[str, Params]
+Shares = dict[str, Params]  # {values: u, mass: {mu}}, summed; empty where there are none
 SMALLEST_MASS = 1e-8
 
 
-def push(z: Params, mass: Tensor, node: Node) -> Generator[Exchange, Inbox, tuple[Tensor, Received]]:
-    """Push a share of (mu z, mu) to each out-neighbour; returns the mass that stays, and what arrived.
+@dataclass(frozen=True)
+class Pushed:
+    """Where a node's mass is after a push; all three parts together are its new (mu z, mu)."""
 
-    One of the out-degree + 1 equal shares is the node's own. So are those of messages that did not arrive:
-    mass is never lost with them.
+    stays: Tensor  # (rows,) mass that was not sent, and belongs to the node's z
+    returned: Shares  # own shares that nobody took; between real peers also those of earlier rounds
+    received: Shares
+
+
+def push(z: Params, mass: Tensor, node: Node) -> Generator[Exchange, Inbox, Pushed]:
+    """Push a share of (mu z, mu) to each out-neighbour.
+
+    One of the out-degree + 1 equal shares is the node's own. Those of messages that did not arrive come
+    back: mass is never lost with them.
     """
     receivers = node.graph.out_degree[node.ids]
     share = mass / (receivers + 1)  # p mu_i
     share = share.where(mass > SMALLEST_MASS, 0.0)  # a node that nobody sends to would go down to zero
-    inbox = yield Exchange({"values": biased(z, share), "mass": {"mu": share}})
-    return mass - share * (receivers - inbox.lost), cast(Received, inbox.sum())
+    inbox = yield Exchange({"values": biased(z, share), "mass": {"mu": share}}, conserved=True)
+    return Pushed(mass - share * receivers, cast(Shares, inbox.returned), cast(Shares, inbox.sum()))
 
 
-def merge(z: Params, stays: Tensor, received: Received) -> tuple[Params, Tensor]:
-    """The new (z, mu) from one's own share and the received ones.
+def merge(z: Params, stays: Tensor, *others: Shares) -> tuple[Params, Tensor]:
+    """The new (z, mu) from the mass that stays with z and the sums of other shares.
 
     A row whose mass became too small to divide by keeps its z: nothing of weight has reached it. So do
     names that were not sent.
     """
-    arrived = received.get("mass", {}).get("mu")
-    mass = stays if arrived is None else stays + arrived
+    added = _added(others)
+    mass = stays + added["mass"]["mu"] if added else stays
     usable = mass > SMALLEST_MASS
     merged = dict(z)
-    for name, total in received.get("values", {}).items():
+    for name, total in added.get("values", {}).items():
         own, divisor = _weights(stays, total), _weights(mass.clamp(min=SMALLEST_MASS), total)
         mean = torch.addcmul(total, z[name], own).div_(divisor)  # z = u / mu
         merged[name] = mean.where(per_row(usable, total).to(total.device), z[name])
     return merged, mass
+
+
+def _added(parts: Iterable[Shares]) -> Shares:
+    total: Shares = {}
+    for part in parts:
+        total = cast(Shares, map_tree(torch.add, total, part)) if total and part else total or part
+    return total
 
 
 def biased(z: Params, mass: Tensor) -> Params:

@@ -51,15 +51,17 @@ class StackedLayers:
             return False  # it normalises channels, not features
         return all(map(_has_batched_form, layers))
 
-    def logits(self, params: Params, x: Tensor) -> Tensor:
+    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         with torch.no_grad():
-            for name, layer in self._layers:
-                if isinstance(layer, nn.Linear):
+            for name, part in self._layers:
+                if isinstance(part, nn.Linear):
                     x = _linear(params, name, x)
-                elif isinstance(layer, nn.BatchNorm1d):
-                    x = _normalise(layer, params, name, x, *_running(params, name))
+                elif isinstance(part, nn.BatchNorm1d):
+                    x = _normalise(part, params, name, x, *_running(params, name))
                 else:
-                    x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
+                    x = x.flatten(2) if isinstance(part, nn.Flatten) else part(x)
+                if name == layer:
+                    return x.flatten(2)
             return x
 
     def gradients(

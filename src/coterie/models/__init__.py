@@ -6,6 +6,17 @@ Every network returns raw logits: distillation needs them, and cross entropy is 
 from coterie.models import blend, dense, emnist, ppdl, resnet  # noqa: F401  (fill the catalogue)
 from coterie.models.catalogue import Architecture, models
 from coterie.models.construction import build
+from coterie.models.layers import Layer, find_layer, output_of
 from coterie.models.split import body_names, count_parameters, head_names
 
-__all__ = ["Architecture", "body_names", "build", "count_parameters", "head_names", "models"]
+__all__ = [
+    "Architecture",
+    "Layer",
+    "body_names",
+    "build",
+    "count_parameters",
+    "find_layer",
+    "head_names",
+    "models",
+    "output_of",
+]

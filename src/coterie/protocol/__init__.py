@@ -3,7 +3,7 @@
 from coterie.protocol.algorithm import Algorithm, Facts, ModelAlgorithm, ModelState, Point, Presets, Round
 from coterie.protocol.averaging import average
 from coterie.protocol.exchange import Exchange, Links
-from coterie.protocol.hub import from_hub, sample_clients, to_hub
+from coterie.protocol.hub import everyone, from_hub, sample_clients, to_hub
 from coterie.protocol.inbox import Inbox, Parcel, SealedInbox
 from coterie.protocol.node import Batch, Loss, Node, Scores
 from coterie.protocol.pull import pull
@@ -29,6 +29,7 @@ __all__ = [
     "SealedInbox",
     "Tree",
     "average",
+    "everyone",
     "from_hub",
     "pull",
     "sample_clients",

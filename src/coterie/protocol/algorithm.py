@@ -36,6 +36,8 @@ class Facts:
     sealed: bool = False  # uses only sums of others' models
     symmetric_only: bool = False  # needs links that go both ways
     clusters: bool = False  # needs to be told the true clusters
+    free_running: bool = False  # may run between real peers that do not keep step: newest models will do
+    architectures: bool = False  # peers may have different architectures
 
 
 @dataclass(frozen=True)

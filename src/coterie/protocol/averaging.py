@@ -15,22 +15,22 @@ def average(mine: Params, inbox: Inbox, weights: Tensor | None = None) -> Params
 
     Without weights: the uniform mean over the senders and oneself. With one weight per message: the
     weighted sum, and oneself with what is left to 1. Names that were not sent (a head that stays at
-    home) are kept as they are.
+    home) are kept as they are. Senders may have other architectures: layers that they lack, or have in
+    another shape, they did not send.
     """
-    if weights is None:
-        share = 1.0 / (inbox.count + 1).double()
-        received = cast(Params, inbox.sum())
-        own = share
-    else:
-        share = None
+    if inbox.sealed:
         received = cast(Params, inbox.sum(weights))
-        own = 1.0 - share_per_row(inbox, weights)
+        arrived = dict.fromkeys(received, inbox.count.double())
+    else:
+        received, arrived = inbox.sum_fitting(mine, weights)
     mixed = dict(mine)
     for name, total in received.items():
-        if share is None:
-            mixed[name] = total.addcmul_(mine[name], per_row(own, total).to(total.dtype))
-        else:
+        if weights is None:
+            share = 1.0 / (arrived[name] + 1)
             mixed[name] = total.add_(mine[name]).mul_(per_row(share, total).to(total.dtype))
+        else:
+            own = 1.0 - arrived[name]
+            mixed[name] = total.addcmul_(mine[name], per_row(own, total).to(total.dtype))
     return mixed
 
 

@@ -36,6 +36,8 @@ class Exchange:
         None means the in-edges of this round's topology when `to` is None, else unknown.
     counted: False for messages that serve only the measurement, such as handing the hub's model to
         every client for evaluation; they are always delivered and not part of the byte count.
+    conserved: what is sent is taken from the sender, as push-sum's mass is: a message must be taken once or
+        come back, and what came back is in `Inbox.returned`.
     """
 
     payload: Tree = field(default_factory=dict)
@@ -43,3 +45,4 @@ class Exchange:
     sealed: bool = False
     expect: Links | None = None
     counted: bool = True
+    conserved: bool = False

@@ -16,6 +16,7 @@ from coterie.errors import SecureSumError
 Words = NDArray[np.uint32]
 
 _LARGEST_SUM = 2**32 - 6  # fits the ring of 32-bit words and the field of 2^32 - 5 elements
+_FURTHEST = 64  # exponents of ranges go from -64 to 64
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class FixedPoint:
     clip: float = 8.0
     levels: int = 2**22
 
+    @classmethod
+    def within(cls, exponent: int) -> FixedPoint:
+        """For values of at most 2^exponent; the error of each summand is at most 2^exponent / 2^22."""
+        return cls(clip=2.0**exponent)
+
     @property
     def most_members(self) -> int:
         """How many numbers can be added without a wrap."""
@@ -35,18 +41,41 @@ class FixedPoint:
 
     def encode(self, vector: Tensor) -> Words:
         """(n,) integers from 0 to `levels`."""
-        values = vector.detach().cpu().double().numpy()
-        if not np.isfinite(values).all():
-            raise SecureSumError("a secure sum needs finite numbers, and a vector holds NaN or infinity")
-        scaled = (np.clip(values, -self.clip, self.clip) + self.clip) / (2 * self.clip) * self.levels
-        words: Words = np.rint(scaled).astype(np.uint32)
+        _require_finite(vector)
+        words: Words = self.quantise(vector.detach()).cpu().numpy().astype(np.uint32)
         return words
 
     def decode(self, total: Words, members: int) -> Tensor:
         """(n,) the real sum, in double precision, from the sum of `members` encodings."""
-        return torch.from_numpy(
-            total.astype(np.float64) / self.levels * (2 * self.clip) - members * self.clip
-        )
+        return self.restore(torch.from_numpy(total.astype(np.float64)), torch.tensor(members))
+
+    def quantise(self, values: Tensor) -> Tensor:
+        """The integers of `encode`, of any shape, as doubles: their sums are exact too."""
+        shifted = values.double().clamp(-self.clip, self.clip).add_(self.clip)
+        return shifted.div_(2 * self.clip).mul_(self.levels).round_()
+
+    def restore(self, total: Tensor, members: Tensor) -> Tensor:
+        """The real sums from sums of so many `quantise`d values each."""
+        return total / self.levels * (2 * self.clip) - members * self.clip
+
+
+def magnitude_exponent(vector: Tensor) -> int:
+    """The smallest e from -64 to 64 with all values within 2^e."""
+    _require_finite(vector)
+    return int(magnitude_exponents(vector.abs().amax(0, keepdim=True) if len(vector) else torch.zeros(1)))
+
+
+def magnitude_exponents(largest: Tensor) -> Tensor:
+    """As `magnitude_exponent`, for many vectors of which the largest absolute values are given."""
+    _require_finite(largest)
+    mantissa, exponent = torch.frexp(largest.double())  # 0.5 <= mantissa < 1
+    exact = (exponent - (mantissa == 0.5).int()).long()  # a power of two is within itself
+    return exact.where(largest > 0, -_FURTHEST).clamp(-_FURTHEST, _FURTHEST)
+
+
+def _require_finite(values: Tensor) -> None:
+    if not bool(values.isfinite().all()):
+        raise SecureSumError("a secure sum needs finite numbers, and a vector holds NaN or infinity")
 
 
 def quantised_sum(vectors: Sequence[Tensor], encoding: FixedPoint | None = None) -> Tensor:
@@ -64,5 +93,5 @@ def check_members(count: int, encoding: FixedPoint) -> None:
     if not 1 <= count <= encoding.most_members:
         raise SecureSumError(
             f"with {encoding.levels} levels (2^{math.log2(encoding.levels):.0f}) a sum can have 1 to "
-            f"{encoding.most_members} members, not {count}; use fewer levels"
+            f"{encoding.most_members} members, not {count}; use smaller groups"
         )

@@ -1,12 +1,13 @@
-"""Addresses for algorithms with a hub: one more node, without data, that all others can reach."""
+"""Exchanges with a hub: one more node, without data, that all others can reach."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from coterie.protocol.exchange import Links
+from coterie.protocol.exchange import Exchange, Links
 from coterie.protocol.node import Node
+from coterie.protocol.trees import Tree
 
 
 def sample_clients(node: Node, participation: float) -> Tensor:
@@ -16,14 +17,26 @@ def sample_clients(node: Node, participation: float) -> Tensor:
     return node.shared_rng("clients").sample(count, peers)[0].sort().values
 
 
-def from_hub(node: Node, clients: Tensor) -> Links:
-    """From the hub's row, if this process hosts it, to the clients."""
-    row = node.is_hub.nonzero().flatten()
-    return Links(row.repeat_interleave(len(clients)), clients.repeat(len(row)))
+def everyone(node: Node) -> Tensor:
+    """Ids of all clients."""
+    return torch.arange(node.graph.nodes - 1)
 
 
-def to_hub(node: Node, sending: Tensor) -> Links:
-    """From the rows where `sending` holds to the hub."""
-    rows = (sending & ~node.is_hub).nonzero().flatten()
+def from_hub(payload: Tree, node: Node, clients: Tensor, *, counted: bool = True) -> Exchange:
+    """The hub sends its row to the clients."""
+    at_hub = node.is_hub.nonzero().flatten()
+    to = Links(at_hub.repeat_interleave(len(clients)), clients.repeat(len(at_hub)))
+    return Exchange(payload, to=to, expect=_with_hub(node, torch.isin(node.ids, clients)), counted=counted)
+
+
+def to_hub(payload: Tree, node: Node, sending: Tensor, clients: Tensor) -> Exchange:
+    """The rows where `sending` holds, all of them among `clients`, send to the hub."""
+    at_hub = node.is_hub.nonzero().flatten()
+    expect = Links(at_hub.repeat_interleave(len(clients)), clients.repeat(len(at_hub)))
+    return Exchange(payload, to=_with_hub(node, sending & ~node.is_hub), expect=expect)
+
+
+def _with_hub(node: Node, chosen: Tensor) -> Links:
+    rows = chosen.nonzero().flatten()
     assert node.hub is not None
     return Links(rows, torch.full_like(rows, node.hub))

@@ -12,7 +12,7 @@ from torch.nn.functional import embedding_bag
 
 from coterie.errors import SealedError
 from coterie.protocol.exchange import Links
-from coterie.protocol.trees import Tree, map_tree, per_row, row_bytes, take
+from coterie.protocol.trees import Params, Tree, fitting, map_tree, per_row, row_bytes, take
 
 _MAP_CHUNK_BYTES = 64 << 20
 
@@ -36,11 +36,21 @@ class Inbox:
 
     sealed = False
 
-    def __init__(self, parcels: Sequence[Parcel], n_rows: int, lost: Tensor | None = None) -> None:
+    def __init__(
+        self, parcels: Sequence[Parcel], n_rows: int, came_back: Callable[[], Tree] | None = None
+    ) -> None:
         self._parcels = tuple(parcels)
         self._n_rows = n_rows
-        self.lost = torch.zeros(n_rows, dtype=torch.long) if lost is None else lost
-        """(rows,): how many of the messages that each row SENT did not arrive."""
+        self._came_back = came_back
+
+    @cached_property
+    def returned(self) -> Tree:
+        """Sum of each row's OWN payloads that did not arrive, of a conserved exchange; {} if there are none.
+
+        In the simulator they are of this exchange. Between real peers, which learn late that a message was
+        not taken, they may be of earlier rounds, so a round must add them as they are.
+        """
+        return {} if self._came_back is None else self._came_back()
 
     @cached_property
     def senders(self) -> Tensor:
@@ -72,9 +82,26 @@ class Inbox:
         """Sum of the payloads that each row received, each message times its weight (default 1)."""
         total: Tree | None = None
         for parcel, part in zip(self._parcels, self._split(weights), strict=True):
-            added = map_tree(_WeightedSum.of(parcel, part, self._n_rows), parcel.payload)
+            added = map_tree(WeightedSum.of(parcel, part, self._n_rows), parcel.payload)
             total = added if total is None else map_tree(torch.add, total, added)
         return {} if total is None else total
+
+    def sum_fitting(self, mine: Params, weights: Tensor | None = None) -> tuple[Params, Params]:
+        """`sum` of models, without the layers that `mine` lacks or has in another shape.
+
+        Senders may have other architectures, so the second result says for each name how much arrived:
+        the (rows,) sum of the weights of those messages that hold it, in double precision.
+        """
+        total: Params = {}
+        arrived: Params = {}
+        for parcel, part in zip(self._parcels, self._split(weights), strict=True):
+            add = WeightedSum.of(parcel, part, self._n_rows)
+            weight = None if part is None else part.double()
+            share = torch.bincount(parcel.rows, weight, minlength=self._n_rows).double()
+            for name, leaf in fitting(parcel.payload, mine).items():
+                total[name] = total[name] + add(leaf) if name in total else add(leaf)
+                arrived[name] = arrived[name] + share if name in arrived else share
+        return total, arrived
 
     def map(self, fn: Callable[[Tree, Tensor], Tensor]) -> Tensor:
         """`fn(payloads, rows)` on many messages at once; one result per message.
@@ -114,7 +141,10 @@ class Inbox:
 
 
 class SealedInbox(Inbox):
-    """An inbox of which only the sum over each row's messages, and their number, may be known."""
+    """An inbox of which only the sum over each row's messages, and their number, may be known.
+
+    This one adds up floats; see `sealing` for those that do as a secure sum does.
+    """
 
     sealed = True
 
@@ -131,14 +161,22 @@ class SealedInbox(Inbox):
             raise SealedError(
                 "a sealed sum has no weights at the receiver; senders must scale what they send"
             )
+        return self._total()
+
+    def _total(self) -> Tree:
         return super().sum()
+
+    def sum_fitting(self, mine: Params, weights: Tensor | None = None) -> tuple[Params, Params]:
+        raise SealedError(
+            "a sealed sum does not tell which of its senders hold a tensor; use sum() and count"
+        )
 
     def _chunks(self) -> list[tuple[Tree, Tensor]]:
         raise SealedError("a sealed inbox cannot be mapped over its messages; use sum() and count")
 
 
 @dataclass(frozen=True)
-class _WeightedSum:
+class WeightedSum:
     """A sparse matrix product: which payload rows add up, with which weights, to each row.
 
     `embedding_bag` computes it in one pass over the payload, row by row, so that the result does
@@ -150,11 +188,16 @@ class _WeightedSum:
     weights: Tensor | None
 
     @classmethod
-    def of(cls, parcel: Parcel, weights: Tensor | None, n_rows: int) -> _WeightedSum:
-        order = torch.argsort(parcel.rows, stable=True)
-        counts = torch.bincount(parcel.rows, minlength=n_rows)
+    def of(cls, parcel: Parcel, weights: Tensor | None, n_rows: int) -> WeightedSum:
+        return cls.over(parcel.source, parcel.rows, n_rows, weights)
+
+    @classmethod
+    def over(cls, source: Tensor, rows: Tensor, n_rows: int, weights: Tensor | None = None) -> WeightedSum:
+        """Message m adds row `source[m]` of what is summed to row `rows[m]` of the result."""
+        order = torch.argsort(rows, stable=True)
+        counts = torch.bincount(rows, minlength=n_rows)
         offsets = counts.cumsum(0) - counts
-        return cls(parcel.source[order], offsets, None if weights is None else weights[order])
+        return cls(source[order], offsets, None if weights is None else weights[order])
 
     def __call__(self, leaf: Tensor) -> Tensor:
         weights = None if self.weights is None else self.weights.to(leaf.dtype)

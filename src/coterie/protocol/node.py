@@ -96,10 +96,20 @@ class Node(Protocol):
         many mini-batches the update rule needs for what counts as one step.
         """
 
-    def predict(self, params: Params, split: str = "train", rows: Tensor | None = None) -> Tensor:
+    def names(self, layer: str | None = None, of: Params | None = None) -> tuple[str, ...]:
+        """Names of a whole model, or of what the outputs of a layer depend on.
+
+        of: a received model, which may have another architecture than the node's own.
+        """
+
+    def predict(
+        self, params: Params, split: str = "train", rows: Tensor | None = None, layer: str | None = None
+    ) -> Tensor:
         """(rows, n, classes) logits on each row's own samples in evaluation mode, padded with zeros.
 
-        rows: which rows' data to use when `params` is not stacked over all rows in order.
+        rows: which rows' data to use when `params` is not stacked over all rows in order. layer: name of a
+        submodule, whose outputs (rows, n, features) to return instead. `params` may be a received model of
+        another architecture that the experiment has.
         """
 
     def samples_mask(self, split: str = "train", rows: Tensor | None = None) -> Tensor:

@@ -8,13 +8,17 @@ What it protects against: a collector that is curious, or that tells members dif
 survived; up to threshold - 1 members that pool what they know. What it does not: keys must reach the
 members unaltered (peers use their TLS identities for that). The collector learns the sum: in a group of two
 each member can subtract its own vector, and sums over groups that differ in one member
-reveal the difference of two vectors. Vectors are clipped and quantised (`FixedPoint`).
+reveal the difference of two vectors.
+
+Vectors are clipped and quantised (`FixedPoint`), so the members must agree on a range. Where it is not known
+beforehand, each tells the collector its `magnitude_exponent`, and the collector takes the largest for all
+(`agreed_encoding`). The collector then knows the order of magnitude of every member's largest value, too.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -39,6 +43,7 @@ from coterie.protocol.shamir import VECTOR_PRIME, combine, combine_vectors
 
 Form: TypeAlias = Literal["pairwise", "one-time"]
 A = TypeVar("A")
+Count = TypeVar("Count", int, Tensor)
 
 
 class Collector:
@@ -125,6 +130,16 @@ _KINDS: dict[Form, tuple[type[PairwiseMember] | type[OneTimeMember], type[Collec
 }
 
 
+def agreed_encoding(exponents: Iterable[int]) -> FixedPoint:
+    """The range that holds the values of all members, from the magnitude exponent of each."""
+    return FixedPoint.within(max(exponents))
+
+
+def majority(members: Count) -> Count:
+    """The smallest threshold that a group, or each of many groups, may have."""
+    return members // 2 + 1
+
+
 def secure_sum_locally(
     vectors: Sequence[Tensor],
     threshold: int | None = None,
@@ -140,7 +155,7 @@ def secure_sum_locally(
     """
     member_kind, collector_kind = _KINDS[form]
     numbers = tuple(range(len(vectors)))
-    threshold = len(vectors) // 2 + 1 if threshold is None else threshold
+    threshold = majority(len(vectors)) if threshold is None else threshold
     plan = Plan(secrets.token_bytes(16), numbers, threshold, encoding or FixedPoint())
     members = {number: member_kind(number, vectors[number], plan) for number in numbers}
     last = {number: STEPS.index(step) for number, step in (dropped or {}).items()}
@@ -167,6 +182,8 @@ __all__ = [
     "PairwiseCollector",
     "PairwiseMember",
     "Plan",
+    "agreed_encoding",
+    "majority",
     "quantised_sum",
     "secure_sum_locally",
 ]

@@ -12,6 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from coterie.errors import ContractError
+
 Params: TypeAlias = dict[str, Tensor]
 Tree: TypeAlias = "Tensor | Mapping[str, Tree]"
 
@@ -49,6 +51,54 @@ def take(tree: Tree, rows: Tensor) -> Tree:
     return map_tree(lambda leaf: leaf.index_select(0, rows), tree)
 
 
+def fitting(model: Tree, mine: Params) -> Params:
+    """The tensors of those layers of a model that one's own model has too, with the same names and shapes.
+
+    A bias does not fit when the weight beside it has another shape: it belongs to another layer.
+    """
+    assert not isinstance(model, Tensor)
+    both = {name: leaf for name, leaf in model.items() if name in mine and isinstance(leaf, Tensor)}
+    unlike = {_layer(name) for name, leaf in both.items() if leaf.shape[1:] != mine[name].shape[1:]}
+    return {name: leaf for name, leaf in both.items() if _layer(name) not in unlike} if unlike else both
+
+
+def flatten_row(tree: Tree, row: int) -> tuple[Tensor, Tree]:
+    """One row's numbers as a (n,) vector, and the row itself, which says how to undo it.
+
+    Only for sums of real numbers: integers and booleans are refused.
+    """
+    like = map_tree(lambda leaf: leaf[row : row + 1], tree)
+    require_floats(like)
+    parts = [leaf.reshape(-1) for _, leaf in leaves(like)]
+    return torch.cat(parts) if parts else torch.empty(0), like
+
+
+def unflatten(vector: Tensor, like: Tree) -> Tree:
+    """A (n,) vector as a tree of one row with the names, shapes and types of `like`."""
+    sizes = [leaf.numel() for _, leaf in leaves(like)]
+    if len(vector) != sum(sizes):
+        raise ContractError(f"{len(vector)} numbers do not fit a payload of {sum(sizes)}")
+    parts = iter(vector.split(sizes))
+    return map_tree(lambda leaf: next(parts).reshape(leaf.shape).to(leaf), like)
+
+
+def require_floats(tree: Tree) -> None:
+    """Refuse a payload that a sealed exchange cannot carry."""
+    for name, leaf in leaves(tree):
+        if not leaf.is_floating_point():
+            raise ContractError(
+                f"payload {name!r} is {str(leaf.dtype).removeprefix('torch.')}, and only real numbers can be "
+                "sealed: send it in an exchange of its own, or as float"
+            )
+
+
+def without(tree: Tree, names: frozenset[str]) -> Tree:
+    """The tree without the tensors, or branches, of these names at any level."""
+    if isinstance(tree, Tensor) or not names:
+        return tree
+    return {key: without(value, names) for key, value in tree.items() if key not in names}
+
+
 def where_rows(mask: Tensor, yes: Params, no: Params) -> Params:
     """Row by row: from `yes` where `mask` holds, else from `no`."""
     return map_params(lambda a, b: torch.where(per_row(mask, a), a, b), yes, no)
@@ -57,6 +107,10 @@ def where_rows(mask: Tensor, yes: Params, no: Params) -> Params:
 def per_row(values: Tensor, like: Tensor) -> Tensor:
     """Give a (rows,) tensor as many axes as `like`, so that it broadcasts over each row."""
     return values.reshape(-1, *[1] * (like.dim() - 1))
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _child(tree: Tree, key: str) -> Tree:

@@ -6,9 +6,7 @@ next round and the traffic so far are all that is needed to go on as if nothing 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +15,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from coterie.errors import RunFolderError
+from coterie.files import write_atomically
+from coterie.protocol.state import named_tensors, rebuilt
 from coterie.simulation.engine import Simulation, Totals
-from coterie.simulation.state import named_tensors, rebuilt
 
 _FORMAT = "coterie-checkpoint-1"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror}; what was there before is intact"
-        ) from None
-    finally:  # also after Ctrl-C
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: Path, simulation: Simulation, notes: dict[str, Any]) -> None:

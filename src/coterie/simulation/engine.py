@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.data import Federation, Split
+from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
 from coterie.protocol import Algorithm, Exchange, Inbox, Params
+from coterie.protocol.sealing import Sealing
+from coterie.protocol.state import keep_offline
+from coterie.simulation.architectures import Architecture, PeerModels, cut
 from coterie.simulation.router import Router, Traffic
-from coterie.simulation.state import keep_offline
 from coterie.topology import Topology
 from coterie.training import Training
 
@@ -85,7 +86,9 @@ class _Block:
 class Simulation:
     """N peers (and a hub if the topology has one) under one algorithm.
 
+    sealing: how sealed exchanges are added up.
     shards: how to cut the nodes into blocks; one block of all nodes is fastest.
+    others: nodes that have another network than `module`; they are in blocks of their own.
     """
 
     algorithm: Algorithm[Any]
@@ -98,7 +101,9 @@ class Simulation:
     rounds: int
     own_module: Callable[[int], nn.Module] | None = None
     local_buffers: bool = False
+    sealing: Sealing = "plain"
     shards: Sequence[Tensor] | None = None
+    others: Sequence[Architecture] = ()
 
     round: int = 0  # the next one
     blocks: list[_Block] = field(init=False)
@@ -106,9 +111,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         shards = self.shards or [torch.arange(self.topology.nodes)]
-        nodes = [self._node(ids) for ids in shards]
-        withheld = frozenset(nodes[0].buffers) if self.local_buffers else frozenset()
-        self._router = Router(self.topology, shards, withheld)
+        nodes = [self._node(part) for part in cut(shards, self.executor, self.others)]
+        withheld = frozenset(n for node in nodes for n in node.buffers) if self.local_buffers else frozenset()
+        self._router = Router(self.topology, [node.ids for node in nodes], withheld, self.sealing)
         self.totals = Totals.zero(self.topology.nodes)
         for node in nodes:
             node.begin(-1, self.topology.graph(0), torch.ones(node.rows, dtype=torch.bool))
@@ -139,9 +144,29 @@ class Simulation:
         return record
 
     def personal(self) -> Params:
-        """The model of each peer now, stacked."""
-        trees = [self.algorithm.personal(block.state) for block in self.blocks]
-        return {name: self._gather([tree[name] for tree in trees]) for name in trees[0]}
+        """The model of each peer now, stacked; only where all have the same network."""
+        (everyone,) = self.models()
+        return everyone.params
+
+    def models(self) -> list[PeerModels]:
+        """The model of each peer now, stacked for each network."""
+        return [
+            PeerModels(ids, params, module)
+            for module in dict.fromkeys(block.node.module for block in self.blocks)
+            for ids, params in [self._personal([b for b in self.blocks if b.node.module is module])]
+            if len(ids)
+        ]
+
+    def _personal(self, blocks: list[_Block]) -> tuple[Tensor, Params]:
+        """Ids, sorted, and models of the peers in blocks with the same network; the hub is left out."""
+        ids = torch.cat([block.node.ids for block in blocks])
+        trees = [self.algorithm.personal(block.state) for block in blocks]
+        if len(blocks) == 1 and bool((ids.diff() > 0).all()):  # as they are, without a copy
+            count = int((ids < self.federation.peers).sum())
+            return ids[:count], {name: value[:count] for name, value in trees[0].items()}
+        order = torch.argsort(ids)
+        order = order[ids[order] < self.federation.peers]
+        return ids[order], {name: torch.cat([tree[name] for tree in trees])[order] for name in trees[0]}
 
     def _play(self) -> list[Traffic]:
         generators = [self.algorithm.round(block.state, block.node) for block in self.blocks]
@@ -186,43 +211,23 @@ class Simulation:
 
     def _gather(self, parts: list[Tensor]) -> Tensor:
         """Put the rows of all blocks in the order of peers; the hub is left out."""
-        if self.shards is None:
+        if self.shards is None and len(parts) == 1:
             return parts[0][: self.federation.peers]
         ids = torch.cat([block.node.ids for block in self.blocks])
         return torch.cat(parts)[torch.argsort(ids)][: self.federation.peers]
 
-    def _node(self, ids: Tensor) -> LearningNode:
+    def _node(self, part: Architecture) -> LearningNode:
+        executors = (self.executor, *(other.executor for other in self.others))
         return LearningNode(
-            ids=ids,
-            federation=_data_of(self.federation, ids, self.topology.hub),
-            module=self.module,
-            executor=self.executor,
+            ids=part.ids,
+            federation=self.federation.of_nodes(part.ids, self.topology.hub),
+            module=part.executor.module,
+            executor=part.executor,
             training=self.training,
             seed=self.seed,
             rounds=self.rounds,
             hub=self.topology.hub,
             clusters=self.federation.clusters,
             own_module=self.own_module,
+            others=[executor for executor in executors if executor is not part.executor],
         )
-
-
-def _data_of(federation: Federation, ids: Tensor, hub: int | None) -> Federation:
-    """The data of a block of nodes; the hub, always the last node, has none."""
-    has_hub = hub is not None and hub in ids
-    peers = ids[ids != hub] if has_hub else ids
-    if not torch.equal(peers, torch.arange(federation.peers)):
-        federation = federation.take(peers)
-    if not has_hub:
-        return federation
-    if int(ids[-1]) != hub:
-        raise ContractError("the hub must be the last row of its block")
-    return dataclasses.replace(
-        federation,
-        train=_with_empty_row(federation.train),
-        validation=_with_empty_row(federation.validation),
-        test=_with_empty_row(federation.test),
-    )
-
-
-def _with_empty_row(split: Split) -> Split:
-    return Split(split.index, torch.cat((split.offsets, split.offsets[-1:])))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
 from coterie.protocol import Exchange, Inbox, Parcel, SealedInbox, Tree
-from coterie.protocol.trees import row_bytes
+from coterie.protocol.sealing import SEALED_INBOXES, Sealing
+from coterie.protocol.trees import map_tree, per_row, row_bytes, without
 from coterie.topology import Topology
 
 
@@ -28,10 +30,18 @@ class Router:
     """Knows which block hosts each node.
 
     withheld: names of tensors that never leave a node (BatchNorm statistics kept local).
+    sealing: how sealed exchanges are added up; whichever it is, a message counts as the bytes of its payload.
     """
 
-    def __init__(self, topology: Topology, blocks: Sequence[Tensor], withheld: frozenset[str]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        blocks: Sequence[Tensor],
+        withheld: frozenset[str],
+        sealing: Sealing = "plain",
+    ) -> None:
         self._topology = topology
+        self._sealing = sealing
         self._blocks = blocks
         self._withheld = withheld
         self._block_of = torch.empty(topology.nodes, dtype=torch.long)
@@ -49,7 +59,7 @@ class Router:
                 f"round {round}: blocks disagree whether exchange {slot} is sealed or counted"
             )
         sealed, counted = exchanges[0].sealed, exchanges[0].counted
-        payloads = [_without(exchange.payload, self._withheld) for exchange in exchanges]
+        payloads = [without(exchange.payload, self._withheld) for exchange in exchanges]
         links = [self._links(exchange, number, round) for number, exchange in enumerate(exchanges)]
         senders = torch.cat([pair[0] for pair in links])
         receivers = torch.cat([pair[1] for pair in links])
@@ -61,10 +71,16 @@ class Router:
             arrives = self._topology.delivers(round, slot, senders, receivers) & online[receivers]
         else:
             arrives = torch.ones(len(senders), dtype=torch.bool)
-        lost = torch.bincount(senders[~arrives], minlength=self._topology.nodes)
         parcels = self._parcels(payloads, senders[arrives], receivers[arrives])
-        kind = SealedInbox if sealed else Inbox
-        inboxes = [kind(parcels[number], len(ids), lost[ids]) for number, ids in enumerate(self._blocks)]
+        kinds: Sequence[Callable[..., Inbox]] = [SealedInbox if sealed else Inbox] * len(self._blocks)
+        if sealed and self._sealing != "plain":
+            missing = self._parcels(payloads, senders[~arrives], receivers[~arrives])
+            kinds = [partial(SEALED_INBOXES[self._sealing], missing=part) for part in missing]
+        lost = torch.bincount(senders[~arrives], minlength=self._topology.nodes)
+        inboxes = []
+        for number, ids in enumerate(self._blocks):
+            returned = _returned(exchanges[number], payloads[number], lost[ids])
+            inboxes.append(kinds[number](parcels[number], len(ids), returned))
         return inboxes, Traffic(senders, receivers, sizes, arrives) if counted else None
 
     def _links(self, exchange: Exchange, block: int, round: int) -> tuple[Tensor, Tensor]:
@@ -97,7 +113,8 @@ class Router:
         return result
 
 
-def _without(tree: Tree, names: frozenset[str]) -> Tree:
-    if isinstance(tree, Tensor) or not names:
-        return tree
-    return {key: _without(value, names) for key, value in tree.items() if key not in names}
+def _returned(exchange: Exchange, payload: Tree, lost: Tensor) -> Callable[[], Tree] | None:
+    """What comes back to each row: its payload, as often as a message of it was lost."""
+    if not exchange.conserved or not bool(lost.any()):
+        return None
+    return lambda: map_tree(lambda leaf: leaf * per_row(lost, leaf).to(leaf), payload)

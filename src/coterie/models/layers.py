@@ -1,0 +1,95 @@
+"""Named layers of a network: what they return, and the part of the network that it depends on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import ConfigError
+from coterie.models.catalogue import Shape
+from coterie.registry import nearest
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a network, found by its name."""
+
+    name: str
+    features: int  # how many numbers it returns for each sample
+    needs: tuple[str, ...]  # names of the parameters and buffers that they depend on
+
+
+def find_layer(module: nn.Module, name: str, shape: Shape) -> Layer:
+    """The layer of this name, for inputs of `shape`; an error says which layers there are."""
+    names = [known for known, _ in module.named_modules() if known]
+    if name not in names:
+        help = nearest(name, names) if names else "it has none"
+        listed = "" if help.startswith("choose from") else f" Its layers: {', '.join(names)}"
+        raise ConfigError(f"the model has no layer {name!r}; {help}{listed}")
+    module = copy.deepcopy(module).eval()
+    needs = _dependencies(module, name, shape)
+    if not needs:
+        raise ConfigError(
+            f"layer {name!r} comes before all parameters, so that its outputs are the same in every model"
+        )
+    return Layer(name, _forward(module, name, shape).shape[1], needs)
+
+
+def output_of(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
+    """(n, features) what the layer returns when `run` first comes to it; what follows is not run."""
+
+    def stop(_: nn.Module, __: Any, output: Any) -> None:
+        raise _Reached(output)
+
+    handle = module.get_submodule(layer).register_forward_hook(stop)
+    try:
+        run()
+    except _Reached as reached:
+        return _flat(reached.output, layer)
+    finally:
+        handle.remove()
+    raise ConfigError(f"layer {layer!r} is never called by the model's forward")
+
+
+class _Reached(Exception):
+    """Ends a forward pass at the layer that was asked for."""
+
+    def __init__(self, output: Any) -> None:
+        self.output = output
+
+
+def _flat(output: Any, layer: str) -> Tensor:
+    if not isinstance(output, Tensor) or output.dim() < 2:
+        what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ConfigError(f"layer {layer!r} must return a tensor (batch, ...), not {what}")
+    return output.flatten(1)
+
+
+def _dependencies(module: nn.Module, layer: str, shape: Shape) -> tuple[str, ...]:
+    """Names of the tensors that, replaced by NaN, show in the layer's output.
+
+    Neither the order of registration nor that of the calls would do: a forward may use its layers in another
+    order, or a layer's weight without calling it.
+    """
+    found = []
+    with torch.no_grad():
+        for name, value in [*module.named_parameters(), *module.named_buffers()]:
+            if value.is_floating_point():
+                kept = value.clone()
+                value.fill_(torch.nan)
+                if bool(_forward(module, layer, shape).isnan().any()):
+                    found.append(name)
+                value.copy_(kept)
+    return tuple(found)
+
+
+def _forward(module: nn.Module, layer: str, shape: Shape) -> Tensor:
+    like = next(value for value in module.parameters() if value.is_floating_point())
+    batch = torch.ones(2, *shape, dtype=like.dtype, device=like.device)
+    with torch.no_grad():
+        return output_of(module, layer, lambda: module(batch))

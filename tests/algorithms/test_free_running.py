@@ -1,0 +1,44 @@
+"""Algorithms that may run out of step: a round is one exchange along the links of the topology, or none.
+
+KD-PDFL is the exception: what is addressed to its star is used once, at the star's next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from coterie.algorithms import algorithms
+from coterie.simulation import Simulation
+
+FREE = [name for name in algorithms if algorithms[name].facts.free_running]
+
+
+def test_which_they_are() -> None:
+    assert set(FREE) == {
+        "local",
+        "gossip-fedavg",
+        "d-psgd",
+        "dfedavgm",
+        "dfedavgm-p",
+        "dfedsam",
+        "blend-dfl",
+        "osgp",
+        "dfedpgp",
+        "kd-pdfl",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in FREE if name != "kd-pdfl"])
+def test_a_round_is_one_exchange_with_the_neighbours(
+    name: str, small_simulation: Callable[..., Simulation]
+) -> None:
+    simulation = small_simulation(algorithms[name](), "directed(2)")
+    for number in range(2):
+        graph, traffic = simulation.topology.graph(number), simulation.step(evaluate=False).traffic
+        assert len(traffic) == (name != "local")
+        for seen in traffic:
+            assert torch.equal(seen.senders, graph.senders)
+            assert torch.equal(seen.receivers, graph.receivers)

@@ -1,0 +1,85 @@
+"""Push-sum between nodes whose messages come back late: mass and values are conserved."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.algorithms.osgp import OSGP, PushState
+from coterie.learning.push_sum import merge, push
+from coterie.protocol import Inbox, Parcel, Tree
+
+
+class Alone:
+    """One row that sends to three others and does not train."""
+
+    ids, rows, round = torch.tensor([0]), 1, 0
+    graph = SimpleNamespace(nodes=4, out_degree=torch.tensor([3, 0, 0, 0]))
+
+    def train(self, params: Any, **settings: Any) -> Any:
+        return params
+
+    def measure(self, **models: Any) -> None: ...
+
+    record = measure
+
+
+def shares(value: float, mass: float) -> Tree:
+    """What stands for u = value, mu = mass in a message."""
+    return {"values": {"w": number(value)[:, None]}, "mass": {"mu": number(mass)}}
+
+
+def number(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def inbox(received: Tree | None = None, returned: Tree | None = None) -> Inbox:
+    here = torch.zeros(1, dtype=torch.long)
+    parcels = [] if received is None else [Parcel(received, here, here, here)]
+    return Inbox(parcels, 1, None if returned is None else lambda: returned)
+
+
+def start() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    return {"w": number(2.0)[:, None]}, number(1.0)
+
+
+@pytest.mark.parametrize("received", [None, shares(3.0, 0.5)], ids=["nobody", "somebody"])
+def test_a_share_of_another_round_comes_back_as_it_was(received: Tree | None) -> None:
+    z, mass = start()
+    steps = push(z, mass, Alone())  # type: ignore[arg-type]
+    sent = next(steps)
+    assert sent.conserved
+    with pytest.raises(StopIteration) as stop:
+        steps.send(inbox(received, shares(-7.0, 0.8)))  # sent long ago, from another model
+    pushed = stop.value.value
+    z, mass = merge(z, pushed.stays, pushed.returned, pushed.received)
+    total = 0.25 + 0.8 + (0.5 if received else 0.0)
+    assert float(mass) == pytest.approx(total, abs=1e-12)
+    u = 0.25 * 2.0 - 7.0 + (3.0 if received else 0.0)
+    assert float(z["w"]) == pytest.approx(u / total, abs=1e-12)
+
+
+@pytest.mark.parametrize("tau", [0, 1])
+def test_osgp_adds_what_came_back_at_once(tau: int) -> None:
+    z, mass = start()
+    flying = {"w": number(1.5)[:, None]} if tau else {}
+    state = PushState(z, mass, flying, number(0.3 * tau))
+    for received in (shares(3.0, 0.5), None):  # the second inbox does not even say what payloads look like
+        u, mu = held(state)
+        steps = OSGP(tau=tau).round(state, Alone())  # type: ignore[arg-type]
+        sent: Any = next(steps).payload
+        with pytest.raises(StopIteration) as stop:
+            steps.send(inbox(received, shares(-7.0, 0.8)))
+        state = stop.value.value
+        u += -3 * float(sent["values"]["w"]) - 7.0 + (3.0 if received else 0.0)
+        mu += -3 * float(sent["mass"]["mu"]) + 0.8 + (0.5 if received else 0.0)
+        assert held(state) == (pytest.approx(u, abs=1e-12), pytest.approx(mu, abs=1e-12))
+
+
+def held(state: PushState) -> tuple[float, float]:
+    """All of u and mu that a node has, in flight or not."""
+    flying = float(state.in_flight["w"]) if state.in_flight else 0.0
+    return float(state.mass * state.params["w"]) + flying, float(state.mass + state.mass_in_flight)
