@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import coterie
+from coterie.algorithms import algorithms
 from coterie.errors import ConfigError, CoterieError, DataError, DivergedError, RunFolderError
 from coterie.experiments.config import load_toml, resolve
 from coterie.experiments.prepare import prepare
@@ -201,7 +202,8 @@ class HalfAway(ModelAlgorithm):
         return ModelState({name: value * self.factor for name, value in state.params.items()})
 
 
-def test_own_algorithm(tmp_path: Path) -> None:
+def test_own_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithms, "_factories", dict(algorithms._factories))  # it will be registered there
     run = simulate(algorithm=HalfAway(0.25), run_dir=tmp_path / "run")
     start = prepare(run.experiment).module.state_dict()
     for name, value in run.model(0).items():

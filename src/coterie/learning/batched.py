@@ -76,7 +76,8 @@ class OneByOne:
         self._module = module
         self._local = threading.local()
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
-        self._random: bool | None = None  # does its forward draw random numbers? None: not known yet
+        # Does its forward draw random numbers? None: not known yet, and finding out takes a slow import.
+        self._random: bool | None = False if _surely_not_random(module) else None
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         module = self._bound(params)
@@ -122,6 +123,21 @@ class OneByOne:
             if name in params:
                 slot.data = params[name][0]
         return module
+
+
+def _surely_not_random(module: nn.Module) -> bool:
+    """Whether a module is made of plain layers only; one's own classes may do anything."""
+    plain = (
+        nn.Sequential,
+        nn.Linear,
+        nn.Conv2d,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.Flatten,
+        nn.ReLU,
+        nn.GroupNorm,
+    )
+    return all(type(layer) in (*plain, *BATCH_NORMS) for layer in module.modules())
 
 
 class Vmapped:

@@ -109,10 +109,17 @@ class Executor:
         def task(chunk: Tensor) -> None:
             chosen = rows[chunk]
             job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk])
-            own = {name: value.clone() for name, value in _some_rows(params, chosen).items()}
-            losses[chosen] = job.run(own)
+            place = _place(chosen)
+            if isinstance(place, slice):
+                # Train in the result itself, which saves a copy. `.data` has a version counter of its own:
+                # autograd must not take the steps of other chunks for changes of this one.
+                own = {name: result[name].data[place].copy_(value[place]) for name, value in params.items()}
+                losses[place] = job.run(own)
+                return
+            own = {name: value[place] for name, value in params.items()}
+            losses[place] = job.run(own)
             for name, value in own.items():
-                result[name][_place(chosen)] = value
+                result[name][place] = value
 
         self.workers.map(task, order.split(self._chunk_rows(params, len(order))))
         return result, losses

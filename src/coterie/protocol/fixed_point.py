@@ -17,6 +17,7 @@ Words = NDArray[np.uint32]
 
 _LARGEST_SUM = 2**32 - 6  # fits the ring of 32-bit words and the field of 2^32 - 5 elements
 _FURTHEST = 64  # exponents of ranges go from -64 to 64
+_CHUNK = 1 << 15  # numbers whose intermediate results stay in the cache
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class FixedPoint:
     def encode(self, vector: Tensor) -> Words:
         """(n,) integers from 0 to `levels`."""
         _require_finite(vector)
-        words: Words = self.quantise(vector.detach()).cpu().numpy().astype(np.uint32)
+        words = np.empty(len(vector), dtype=np.uint32)
+        for begin in range(0, len(vector), _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            words[part] = self.quantise(vector[part].detach()).cpu().numpy()
         return words
 
     def decode(self, total: Words, members: int) -> Tensor:
@@ -56,13 +60,13 @@ class FixedPoint:
 
     def restore(self, total: Tensor, members: Tensor) -> Tensor:
         """The real sums from sums of so many `quantise`d values each."""
-        return total / self.levels * (2 * self.clip) - members * self.clip
+        return (total / self.levels).mul_(2 * self.clip).sub_(members * self.clip)
 
 
 def magnitude_exponent(vector: Tensor) -> int:
     """The smallest e from -64 to 64 with all values within 2^e."""
-    _require_finite(vector)
-    return int(magnitude_exponents(vector.abs().amax(0, keepdim=True) if len(vector) else torch.zeros(1)))
+    largest = torch.stack(vector.aminmax()).abs().amax() if len(vector) else torch.zeros(())
+    return int(magnitude_exponents(largest))
 
 
 def magnitude_exponents(largest: Tensor) -> Tensor:
@@ -74,7 +78,8 @@ def magnitude_exponents(largest: Tensor) -> Tensor:
 
 
 def _require_finite(values: Tensor) -> None:
-    if not bool(values.isfinite().all()):
+    # NaN and infinity survive minimum and maximum, which are found in one pass without memory.
+    if values.numel() and not all(bool(extreme.isfinite()) for extreme in values.aminmax()):
         raise SecureSumError("a secure sum needs finite numbers, and a vector holds NaN or infinity")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -102,6 +102,26 @@ class Inbox:
                 total[name] = total[name] + add(leaf) if name in total else add(leaf)
                 arrived[name] = arrived[name] + share if name in arrived else share
         return total, arrived
+
+    def mixed_into(self, mine: Params, own: Tensor, weights: Tensor) -> Params | None:
+        """`own * mine` plus the weighted sum in one pass over the models, if what was sent is `mine` itself.
+
+        So it is when one process hosts everybody. None where it is not: use `sum_fitting`. own: (rows,).
+        """
+        if len(self._parcels) != 1 or isinstance(self._parcels[0].payload, Tensor):
+            return None
+        (parcel,) = self._parcels
+        sent: Mapping[str, Tree] = parcel.payload  # type: ignore[assignment]
+        if not sent or any(leaf is not mine.get(name) for name, leaf in sent.items()):
+            return None
+        oneself = torch.arange(self._n_rows)
+        add = WeightedSum.over(
+            torch.cat((parcel.source, oneself)),
+            torch.cat((parcel.rows, oneself)),
+            self._n_rows,
+            torch.cat((weights.double(), own.double())),
+        )
+        return {**mine, **{name: add(mine[name]) for name in sent}}
 
     def map(self, fn: Callable[[Tree, Tensor], Tensor]) -> Tensor:
         """`fn(payloads, rows)` on many messages at once; one result per message.
