@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli import compare, data, demo, explain, listing, new, run
+from coterie.cli import (
+    compare,
+    data,
+    demo,
+    explain,
+    listing,
+    new,
+    reproduce,
+    run,
+    sweep,
+)
 from coterie.cli.problems import ReportingGroup
 
 app = typer.Typer(
@@ -27,6 +37,8 @@ data_app.command("show")(data.show)
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
+app.command("reproduce")(reproduce.reproduce)
 app.command("list")(listing.list_names)
 app.command("explain")(explain.explain)
 app.add_typer(data_app, name="data")

@@ -59,7 +59,7 @@ class _Watcher:
         done = record.round + 1
         recent = history.seconds[-_RECENT:]
         each = sum(recent) / len(recent)
-        facts = f"{each:.2f} s/round  left {_duration(each * (self.rounds - done))}"
+        facts = f"{each:.2f} s/round  left {duration(each * (self.rounds - done))}"
         accuracy = history.last("accuracy", self.point)
         if accuracy is not None:
             facts = f"accuracy {float(accuracy.nanmean()):.3f}  {facts}"
@@ -71,7 +71,7 @@ def _is_due(done: int, rounds: int, lines: int) -> bool:
     return done == rounds or done * lines // rounds > (done - 1) * lines // rounds
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,0 +1,155 @@
+"""`coterie reproduce`: the papers' tables and figures, ours beside theirs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli import running_cells
+from coterie.cli.cell_progress import CellProgress
+from coterie.cli.problems import note
+from coterie.cli.run import Json, NoPlots, Quiet
+from coterie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.experiments.cells import Cell
+    from coterie.experiments.paper_schema import Scale as ScaleName
+    from coterie.experiments.reproducing import Reproducible
+    from coterie.reporting.reproduction import Reproduction
+
+CELLS = "cells"
+
+
+class Scale(str, Enum):
+    smoke = "smoke"
+    laptop = "laptop"
+    paper = "paper"
+
+
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", help="Folder for records, tables and figures; what is there is not run again.", metavar="DIR"
+    ),
+]  # fmt: skip
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", min=1, help="Cells that run at a time, one thread each; default: one per core.",
+        show_default=False,
+    ),
+]  # fmt: skip
+TablesOnly = Annotated[
+    bool, typer.Option("--tables-only", help="Run nothing; tables and figures from the records that exist.")
+]
+
+
+def reproduce(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="list, all, a paper, paper/table-1, or your own file.toml.", metavar="NAME..."),
+    ],
+    scale: Annotated[
+        Scale, typer.Option(help="smoke: seconds; laptop: minutes to an hour; paper: as printed.")
+    ] = Scale.smoke,
+    seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds, from 0 on.")] = 1,
+    out: Out = Path("reproductions"),
+    jobs: Jobs = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder of data files; default: COTERIE_DATA.", metavar="DIR", show_default=False),
+    ] = None,
+    tables_only: TablesOnly = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_plots: NoPlots = False,
+) -> None:
+    """Reproduce tables and figures of the papers; run again to go on after an interruption."""
+    from coterie.experiments import reproducing
+
+    if names == ["list"]:
+        _list(json)
+        return
+    wanted = {one.name: one for name in names for one in reproducing.find(name)}
+    plans = _plans(list(wanted.values()), scale.value, seeds, data_dir)
+    finished = []
+    from coterie.cli import playing
+
+    with running_cells.runner(out / CELLS, jobs, plans_of(plans)) as runner:
+        for one, cells in plans:
+            if not tables_only:
+                with CellProgress(one.name, cells, quiet) as progress, running_cells.interruptible():
+                    runner.run(cells, progress)
+            finished.append(_report(one, scale.value, cells, out, json, quiet, not no_plots))
+    if json:
+        from coterie.reporting.reproduction_text import as_json
+
+        playing.print_json([as_json(reproduction) for reproduction in finished])
+    if not tables_only and any(reproduction.broken for reproduction in finished):
+        raise typer.Exit(1)
+
+
+def plans_of(plans: list[tuple[Reproducible, list[Cell]]]) -> int:
+    """How many cells the largest has: more processes than that would be idle."""
+    return max((len(cells) for _, cells in plans), default=0)
+
+
+def _list(json: bool) -> None:
+    from coterie.cli import playing
+    from coterie.experiments import reproducing
+
+    found = reproducing.find("all")
+    if json:
+        playing.print_json(
+            [
+                {
+                    "name": one.name,
+                    "title": one.table.title,
+                    "source": one.table.source,
+                    "shows": one.table.shows,
+                    "scales": {name: plan.note for name, plan in one.table.scales.items()},
+                }
+                for one in found
+            ]
+        )
+        return
+    width = max(len(one.name) for one in found)
+    for one in found:
+        typer.echo(f"{one.name:<{width}}  {one.table.title}")
+    typer.echo(
+        "\ncoterie reproduce NAME --scale laptop --seeds 3 runs one of them; `all` or a paper, several."
+    )
+
+
+def _plans(
+    wanted: list[Reproducible], scale: ScaleName, seeds: int, data_dir: Path | None
+) -> list[tuple[Reproducible, list[Cell]]]:
+    """The cells of each, checked before anything runs."""
+    from coterie.cli import early
+
+    folder = None if data_dir is None else str(data_dir.expanduser().resolve())
+    if data_dir is not None and not data_dir.expanduser().is_dir():
+        raise ConfigError(f"--data-dir {data_dir} is not a folder")
+    plans = [(one, one.cells(scale, seeds, early.check, folder)) for one in wanted]
+    running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
+    return plans
+
+
+def _report(
+    one: Reproducible, scale: ScaleName, cells: list[Cell], out: Path, json: bool, quiet: bool, plots: bool
+) -> Reproduction:
+    from coterie.reporting import reproduction, reproduction_plots, reproduction_text
+
+    done = reproduction.assemble(one.name, one.table, scale, cells, out / CELLS)
+    folder = out / one.name / scale
+    paths = reproduction_text.write(done, folder)[:1]
+    if plots:
+        paths += reproduction_plots.draw(done, folder)
+    if not json:
+        reproduction_text.print_tables(done)
+    for path in paths:
+        note(f"written: {path}", quiet)
+    return done

@@ -1,0 +1,1 @@
+"""The papers' tables and figures as data: `<paper>/<table-or-figure>.toml`; see docs/reproducing.md."""

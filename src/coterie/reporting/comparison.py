@@ -1,0 +1,197 @@
+"""Tables of a sweep, from the records of its cells: tidy results, means and intervals, paired differences."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import ConfigError
+from coterie.experiments.cells import Cell, breakage
+from coterie.registry import nearest
+from coterie.reporting.intervals import Interval, interval
+from coterie.reporting.measures import Record, measure, read_record
+from coterie.simulation import write_atomically
+
+Lines = list[dict[str, Any]]
+METRICS = {  # column of the tidy table -> metric
+    "personal_accuracy": "personal",
+    "personal_accuracy_after_local": "personal-after-local",
+    "personal_accuracy_after_mixing": "personal-after-mixing",
+    "spread_over_peers": "personal-spread",
+    "worst_decile": "worst-decile",
+    "global_accuracy": "global",
+    "own_cluster_share": "own-cluster-share",
+}
+SUMMARISED = ("personal_accuracy", "worst_decile", "global_accuracy")
+_SAME_DATA = ("data", "partition", "peers", "seed", "splitting")
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A cell of a sweep with what is known of it."""
+
+    cell: Cell
+    record: Record | None
+    error: str | None
+
+
+def read(cells: Sequence[Cell], where: Path) -> list[Swept]:
+    return [
+        Swept(cell, record, None if record else breakage(where / cell.name) or "not run")
+        for cell in cells
+        for record in [read_record(where / cell.name)]
+    ]
+
+
+def tidy(swept: Sequence[Swept]) -> Lines:
+    """A line for each run: its labels, its numbers, and where its records are."""
+    lines = []
+    for one in swept:
+        result: Mapping[str, Any] = one.record.result if one.record else {}
+        numbers = {
+            column: None if one.record is None else measure(one.record, metric)
+            for column, metric in METRICS.items()
+        }
+        more = {key: result.get(key) for key in ("bytes_sent_per_peer", "bytes_sent_busiest", "seconds")}
+        status = {"status": one.error or "finished", "folder": one.cell.name}
+        lines.append({**one.cell.labels, **numbers, **more, **status})
+    return lines
+
+
+def summary(swept: Sequence[Swept]) -> Lines:
+    """Mean, standard deviation and Student's interval over seeds, for each combination of other labels."""
+    table = tidy(swept)
+    lines = []
+    for labels, members in _without_seed(swept).items():
+        chosen = [table[number] for number in members]
+        for column in SUMMARISED:
+            found = interval([line[column] for line in chosen if line[column] is not None])
+            if found is not None:
+                lines.append({**dict(labels), "metric": column, **_columns(found)})
+    return lines
+
+
+def to_target(swept: Sequence[Swept], target: float) -> Lines:
+    """Rounds and bytes per peer until the mean personal accuracy reaches the target (as a fraction)."""
+    lines = []
+    for labels, members in _without_seed(swept).items():
+        records = [record for number in members if (record := swept[number].record) is not None]
+        rounds = [value for one in records if (value := measure(one, "rounds-to-target", target)) is not None]
+        volume = [value for one in records if (value := measure(one, "bytes-to-target", target)) is not None]
+        mean_rounds, mean_bytes = interval(rounds), interval(volume)
+        lines.append(
+            {
+                **dict(labels),
+                "target": target,
+                "reached": len(rounds),
+                "seeds": len(records),
+                "rounds": mean_rounds.mean if mean_rounds else None,
+                "rounds_std": mean_rounds.std if mean_rounds else None,
+                "bytes_per_peer": mean_bytes.mean if mean_bytes else None,
+                "bytes_per_peer_std": mean_bytes.std if mean_bytes else None,
+            }
+        )
+    return lines
+
+
+def compare(swept: Sequence[Swept], first: str, second: str) -> Lines:
+    """The difference first - second, run by run on the same seeds and splits, with its interval."""
+    key = compared_key([one.cell for one in swept], first, second)
+    table = tidy(swept)
+    pairs: dict[tuple[tuple[str, Any], ...], dict[Any, dict[str, int]]] = {}
+    for number, one in enumerate(swept):
+        value = str(one.cell.labels[key])
+        if value in (first, second):
+            others = tuple((k, v) for k, v in one.cell.labels.items() if k not in (key, "seed"))
+            pairs.setdefault(others, {}).setdefault(one.cell.labels["seed"], {})[value] = number
+    lines = []
+    for others, by_seed in pairs.items():
+        for column in SUMMARISED:
+            differences = []
+            for pair in by_seed.values():
+                a, b = (table[pair[name]][column] for name in (first, second))
+                if a is not None and b is not None:
+                    differences.append(a - b)
+            found = interval(differences)
+            if found is not None:
+                lines.append(
+                    {**dict(others), "difference": f"{first} - {second}", "metric": column, **_columns(found)}
+                )
+    return lines
+
+
+def compared_key(cells: Sequence[Cell], first: str, second: str) -> str:
+    """The label that takes both values; refuses values that change the data, for then there are no pairs."""
+    values: dict[str, list[str]] = {}
+    for cell in cells:
+        for key, value in cell.labels.items():
+            if key != "seed":
+                values.setdefault(key, []).append(str(value))
+    known = sorted({value for some in values.values() for value in some})
+    for name in (first, second):
+        if name not in known:
+            raise ConfigError(f"--compare {name}: the sweep has no such value; {nearest(name, known)}")
+    for key, some in values.items():
+        if first in some and second in some:
+            _require_same_data(cells, key, first, second)
+            return key
+    raise ConfigError(f"--compare {first} {second}: these are values of two different keys")
+
+
+def _require_same_data(cells: Sequence[Cell], key: str, first: str, second: str) -> None:
+    found: dict[Any, dict[str, Any]] = {}
+    for cell in cells:
+        others = tuple((k, v) for k, v in cell.labels.items() if k != key)
+        data = cell.experiment.model_dump(include=set(_SAME_DATA))
+        found.setdefault(others, {})[str(cell.labels[key])] = data
+    for by_value in found.values():
+        if by_value.get(first) != by_value.get(second):
+            raise ConfigError(
+                f"--compare {first} {second}: they are run on different data, so nothing can be paired"
+            )
+
+
+def _without_seed(swept: Sequence[Swept]) -> dict[tuple[tuple[str, Any], ...], list[int]]:
+    """Which cells differ only in their seed."""
+    groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    for number, one in enumerate(swept):
+        labels = tuple((key, value) for key, value in one.cell.labels.items() if key != "seed")
+        groups.setdefault(labels, []).append(number)
+    return groups
+
+
+def _columns(found: Interval) -> dict[str, Any]:
+    return {"mean": found.mean, "std": found.std, "low": found.low, "high": found.high, "seeds": found.n}
+
+
+def write_csv(lines: Lines, path: Path) -> Path:
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: "" if value is None else value for name, value in line.items()} for line in lines)
+    write_atomically(path, text.getvalue().encode())
+    return path
+
+
+def write_parquet(lines: Lines, path: Path) -> Path | None:
+    """With polars, or with pandas and pyarrow; None if neither is installed."""
+    content = io.BytesIO()
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    columns = {name: [line.get(name) for line in lines] for name in names}
+    if importlib.util.find_spec("polars") is not None:
+        polars = importlib.import_module("polars")
+        polars.DataFrame(columns, strict=False).write_parquet(content)
+    elif all(importlib.util.find_spec(name) is not None for name in ("pandas", "pyarrow")):
+        pandas = importlib.import_module("pandas")
+        pandas.DataFrame(columns).to_parquet(content, index=False)
+    else:
+        return None
+    write_atomically(path, content.getvalue())
+    return path

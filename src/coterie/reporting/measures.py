@@ -1,0 +1,168 @@
+"""Numbers of finished cells, from their records alone."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import RunFolderError
+from coterie.experiments.cells import FACTS, is_finished
+from coterie.experiments.paper_schema import NUMBERS, check_metric
+
+Array = NDArray[np.float64]
+_DISTRIBUTIONS = {  # metric -> (entry of the result, which statistic)
+    "personal": ("personal_accuracy", "mean"),
+    "personal-after-local": ("personal_accuracy_after_local", "mean"),
+    "personal-after-mixing": ("personal_accuracy_after_mixing", "mean"),
+    "personal-spread": ("personal_accuracy", "std"),
+    "worst-decile": ("personal_accuracy", "worst_decile"),
+    "global": ("global_accuracy", "mean"),
+    "global-spread": ("global_accuracy", "std"),
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a finished cell left behind."""
+
+    folder: Path
+    result: dict[str, Any]
+    facts: dict[str, Any]
+
+    @functools.cached_property
+    def _metrics(self) -> dict[str, tuple[list[int], Array]]:
+        """By column of metrics.csv: the rounds in which it was measured, and (rounds, peers) values."""
+        columns: dict[str, dict[int, list[float]]] = {}
+        with open(self.folder / "metrics.csv", newline="", encoding="utf-8") as file:
+            for line in csv.DictReader(file):
+                for name, text in line.items():
+                    if name not in ("round", "peer", "online") and text:
+                        columns.setdefault(name, {}).setdefault(int(line["round"]), []).append(float(text))
+        return {
+            name: ([number + 1 for number in sorted(rounds)], _rows([rounds[n] for n in sorted(rounds)]))
+            for name, rounds in columns.items()
+        }
+
+    def curve(self, metric: str) -> tuple[list[int], Array]:
+        """The rounds, counted from 1, and the mean over peers in each."""
+        if metric == "train-loss":
+            rounds, values = self._metrics.get("train_loss", ([], np.zeros((0, 1))))
+            return rounds, np.nanmean(values, axis=1) if rounds else np.zeros(0)
+        column, _, point = metric.partition("-")
+        name = {"personal": "accuracy", "global": "global_accuracy", "loss": "loss"}[column]
+        point = point.replace("-", "_") or str(self.result["point"])
+        rounds, values = self._metrics.get(f"{name}_{point}", ([], np.zeros((0, 1))))
+        return rounds, np.nanmean(values, axis=1) if rounds else np.zeros(0)
+
+    def bytes_until(self, round: int) -> float:
+        """Bytes sent per peer in the first so many rounds."""
+        with open(self.folder / "rounds.csv", newline="", encoding="utf-8") as file:
+            total = sum(int(line["bytes"]) for line in csv.DictReader(file) if int(line["round"]) < round)
+        return total / int(self.result["peers"])
+
+    def last(self, column: str) -> float | None:
+        """Mean over peers of a column of metrics.csv, when it was last measured."""
+        rounds, values = self._metrics.get(column, ([], np.zeros((0, 1))))
+        return float(np.nanmean(values[-1])) if rounds else None
+
+
+def read_record(folder: Path) -> Record | None:
+    """None if the cell is not finished."""
+    if not is_finished(folder):
+        return None
+    try:
+        result, facts = (json.loads((folder / name).read_text()) for name in ("result.json", FACTS))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"{folder} cannot be read: {error}; delete it, and its cell runs again"
+        ) from None
+    return Record(folder, result, facts)
+
+
+def measure(record: Record, metric: str, target: float | None = None) -> float | None:
+    """One number of a cell, accuracies as fractions; None if it was not measured or not reached.
+
+    target: the accuracy for rounds-to-target and bytes-to-target, as a fraction.
+    """
+    check_metric(metric)
+    if metric in _DISTRIBUTIONS:
+        entry, statistic = _DISTRIBUTIONS[metric]
+        value = record.result.get(entry)
+        return None if value is None else float(value[statistic])
+    if metric.startswith("cluster-"):
+        return _of_clusters(record, metric.removeprefix("cluster-"))
+    if metric == "own-cluster-share":
+        return _number(record.result.get("own_cluster_share"))
+    if metric == "loss":
+        return record.last(f"loss_{record.result['point']}")
+    if metric == "train-loss":
+        return record.last("train_loss")
+    if metric.endswith("-to-target"):
+        return _to_target(record, metric, target)
+    column = "accuracy" if metric.startswith("personal") else "global_accuracy"
+    local, mixed = (record.last(f"{column}_{point}") for point in ("after_local", "after_mixing"))
+    if metric.endswith("-mixing-gain"):
+        return None if local is None or mixed is None else mixed - local
+    return local if metric.endswith("-after-local") else mixed
+
+
+def majority_floor(record: Record, metric: str) -> float | None:
+    """What always answering the peer's most frequent class gives; None where that says nothing."""
+    if metric in ("global", "global-after-local", "global-after-mixing"):
+        return _number(record.facts["majority_floor_global"])
+    own: list[float] = [math.nan if value is None else value for value in record.facts["majority_floor"]]
+    if metric.startswith("cluster-"):
+        return _cluster_value(own, record.facts["clusters"], metric.removeprefix("cluster-"))
+    if metric in ("personal", "personal-after-local", "personal-after-mixing"):
+        return float(np.nanmean(own))
+    return None
+
+
+def is_percentage(metric: str) -> bool:
+    return metric not in NUMBERS
+
+
+def _of_clusters(record: Record, which: str) -> float | None:
+    accuracies = [math.nan if v is None else v for v in record.result["personal_accuracy"]["per_peer"]]
+    return _cluster_value(accuracies, record.facts["clusters"], which)
+
+
+def _cluster_value(values: list[float], clusters: list[int] | None, which: str) -> float | None:
+    """The mean of one cluster's peers, or (`mean`) of the clusters' means."""
+    if clusters is None:
+        return None
+    members: dict[int, list[float]] = {}
+    for cluster, value in zip(clusters, values, strict=True):
+        members.setdefault(cluster, []).append(value)
+    means = {cluster: statistics.fmean(inside) for cluster, inside in members.items()}
+    return statistics.fmean(means.values()) if which == "mean" else means.get(int(which))
+
+
+def _to_target(record: Record, metric: str, target: float | None) -> float | None:
+    if target is None:
+        return None
+    rounds, accuracy = record.curve("personal")
+    reached = np.flatnonzero(accuracy >= target)
+    if not len(reached):
+        return None
+    first = rounds[int(reached[0])]
+    return float(first) if metric.startswith("rounds") else record.bytes_until(first)
+
+
+def _rows(values: list[list[float]]) -> Array:
+    """Rows of one length; where peers were absent, filled up with NaN."""
+    width = max(map(len, values))
+    return np.array([[*row, *[math.nan] * (width - len(row))] for row in values])
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

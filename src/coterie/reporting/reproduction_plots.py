@@ -1,0 +1,176 @@
+"""A paper's figures from our records: curves, bars, lines over a parameter, heat maps."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from coterie.experiments.paper_schema import Column, Figure, Row
+from coterie.reporting.drawing import MARKERS, colour_of, new_figure, plain, save
+from coterie.reporting.measures import is_percentage
+from coterie.reporting.reproduction import Reproduction, printed_number
+
+MOST_BETWEEN_MARKERS = 8
+
+
+def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
+    """Every figure of the description that has something to show."""
+    folder.mkdir(parents=True, exist_ok=True)
+    forms = {"curves": _curves, "bars": _bars, "line": _line, "heat-map": _heat_maps}
+    paths = []
+    for number, figure in enumerate(reproduction.table.figures, start=1):
+        path = folder / f"figure-{number}.png"
+        rows = [row for row in reproduction.rows if figure.rows is None or row.name in figure.rows]
+        columns = [
+            one for one in reproduction.columns if figure.columns is None or one.name in figure.columns
+        ]
+        if any((row.name, one.name) in reproduction.records for row in rows for one in columns):
+            drawn = forms[figure.form](reproduction, figure, rows, columns)
+            if drawn is not None:
+                drawn.suptitle(_title(reproduction, figure), fontsize=10)
+                paths.append(save(drawn, path))
+    return paths
+
+
+def _title(reproduction: Reproduction, figure: Figure) -> str:
+    seeds = "1 seed" if reproduction.seeds == 1 else f"mean of {reproduction.seeds} seeds"
+    title = textwrap.fill(figure.title or reproduction.table.title, 60)
+    return f"{title}\n{reproduction.name}, {reproduction.scale}, {seeds}"
+
+
+def _curves(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
+    """A panel for each column and metric, a curve for each method, its band the spread over seeds."""
+    drawn = new_figure(1.8 + 4.2 * len(columns), 0.9 + 3.0 * len(figure.metrics))
+    panels = drawn.subplots(len(figure.metrics), len(columns), squeeze=False, sharex="col")
+    for line, metric in zip(panels, figure.metrics, strict=True):
+        for axes, column in zip(line, columns, strict=True):
+            for number, row in enumerate(rows):
+                _curve(axes, reproduction, row, column.name, metric, number)
+            axes.set_title(column.shown, fontsize=9)
+            _name_axes(axes, figure.x_label or "round", metric, first=axes is line[0])
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(drawn, panels[0, 0])
+    return drawn
+
+
+def _curve(axes: Axes, reproduction: Reproduction, row: Row, column: str, metric: str, number: int) -> None:
+    records = list(reproduction.records.get((row.name, column), {}).values())
+    curves = [record.curve(metric) for record in records]
+    curves = [(rounds, values) for rounds, values in curves if rounds]
+    if not curves:
+        return
+    rounds = curves[0][0]
+    values = np.stack([one for where, one in curves if where == rounds])
+    values = values * (100 if is_percentage(metric) else 1)
+    step = max(1, len(rounds) // MOST_BETWEEN_MARKERS)
+    axes.plot(
+        rounds, values.mean(0), color=colour_of(number), label=row.shown, ms=4,
+        marker=MARKERS[number % len(MARKERS)], markevery=(number % step, step),
+    )  # fmt: skip
+    if len(values) > 1:
+        axes.fill_between(rounds, values.min(0), values.max(0), color=colour_of(number), alpha=0.15, lw=0)
+
+
+def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
+    """A group of bars for each column; the paper's numbers as black lines."""
+    drawn = new_figure(2.2 + 0.42 * len(rows) * len(columns), 0.9 + 3.2 * len(figure.metrics))
+    panels = drawn.subplots(len(figure.metrics), 1, squeeze=False, sharex=True)[:, 0]
+    width = 0.8 / len(rows)
+    for axes, metric in zip(panels, figure.metrics, strict=True):
+        for number, row in enumerate(rows):
+            places = np.arange(len(columns)) + (number - (len(rows) - 1) / 2) * width
+            numbers = [reproduction.number(row.name, column.name, metric) for column in columns]
+            heights = [np.nan if one is None else one.mean for one in numbers]
+            errors = [0.0 if one is None or one.std is None else one.std for one in numbers]
+            axes.bar(places, heights, width * 0.9, yerr=errors, color=colour_of(number), label=row.shown,
+                     error_kw={"lw": 0.8})  # fmt: skip
+            for place, column in zip(places, columns, strict=True):
+                value, _ = printed_number(reproduction.table, row, column.name, metric)
+                if value is not None:
+                    axes.hlines(value, place - width / 2, place + width / 2, color="black", lw=1.6)
+        axes.set_xticks(np.arange(len(columns)), [column.shown for column in columns])
+        _name_axes(axes, figure.x_label, metric, first=True)
+    panels[-1].set_xlabel("black lines: the paper's numbers", fontsize=8)
+    _legend(drawn, panels[0])
+    return drawn
+
+
+def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
+    """Over a parameter: the columns' x with a line for each row, or the rows' x with one for each column."""
+    drawn = new_figure(6.0, 0.9 + 3.2 * len(figure.metrics))
+    panels = drawn.subplots(len(figure.metrics), 1, squeeze=False, sharex=True)[:, 0]
+    over_columns = any(column.x is not None for column in columns)
+    lines: list[Any] = list(rows if over_columns else columns)
+    along: list[Any] = [one for one in (columns if over_columns else rows) if one.x is not None]
+    flat: list[Any] = [] if over_columns else [row for row in rows if row.x is None]  # such as Local
+    for axes, metric in zip(panels, figure.metrics, strict=True):
+        for number, one in enumerate(lines):
+            pairs = [(one.name, at.name) if over_columns else (at.name, one.name) for at in along]
+            numbers = [reproduction.number(row, column, metric) for row, column in pairs]
+            axes.errorbar(
+                [at.x for at in along], [np.nan if n is None else n.mean for n in numbers],
+                yerr=[0.0 if n is None or n.std is None else n.std for n in numbers],
+                color=colour_of(number), marker=MARKERS[number % len(MARKERS)], ms=5, capsize=2,
+                label=one.shown,
+            )  # fmt: skip
+            for row in flat:
+                level = reproduction.number(row.name, one.name, metric)
+                if level is not None:
+                    axes.axhline(
+                        level.mean, color=colour_of(number), ls=":", label=f"{row.shown}, {one.shown}"
+                    )
+        _name_axes(axes, figure.x_label, metric, first=True)
+    _legend(drawn, panels[0])
+    return drawn
+
+
+def _heat_maps(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
+    """Who learned from whom in the first seed: a panel for each method and column."""
+    shown = []
+    for column in columns:
+        for row in rows:
+            by_seed = reproduction.records.get((row.name, column.name), {})
+            record = by_seed[min(by_seed)] if by_seed else None
+            if record is not None and record.facts["shares"] is not None:
+                label = row.shown if len(columns) == 1 else f"{row.shown}, {column.shown}"
+                shown.append((label, np.array(record.facts["shares"]), record.facts["clusters"]))
+    if not shown:
+        return None
+    across = min(4, len(shown))
+    down = -(-len(shown) // across)
+    drawn = new_figure(1.4 + 2.9 * across, 1.0 + 2.9 * down)
+    panels = drawn.subplots(down, across, squeeze=False)
+    image: Any = None
+    for axes, item in zip(panels.flat, [*shown, *[None] * (down * across - len(shown))], strict=True):
+        if item is None:
+            axes.set_visible(False)
+            continue
+        label, shares, clusters = item
+        image = axes.imshow(shares, cmap="viridis", vmin=0, interpolation="nearest")
+        axes.set_title(label, fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        for border in np.flatnonzero(np.diff(clusters)) if clusters else ():
+            axes.axhline(border + 0.5, color="white", lw=0.6)
+            axes.axvline(border + 0.5, color="white", lw=0.6)
+        drawn.colorbar(image, ax=axes, shrink=0.75)
+    drawn.supxlabel("sender (each map has its own colours; seed 0)", fontsize=8)
+    drawn.supylabel("receiver", fontsize=8)
+    return drawn
+
+
+def _name_axes(axes: Axes, x: str, metric: str, *, first: bool) -> None:
+    plain(axes)
+    axes.set_xlabel(x, fontsize=9)
+    if first:
+        axes.set_ylabel(f"{metric}{' (%)' if is_percentage(metric) else ''}", fontsize=9)
+
+
+def _legend(drawn: Any, axes: Axes) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)

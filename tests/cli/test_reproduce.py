@@ -1,0 +1,173 @@
+"""`coterie reproduce`, on a file of one's own and small runs on the digits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+
+TABLE = """
+title = "Mixing helps on the common test set"
+source = "nobody, never"
+shows = "d-psgd is above local."
+setting = "digits"
+metrics = ["global", "personal"]
+
+[experiment]
+data = "digits"
+model = "mlr"
+topology = "ring"
+peers = 4
+rounds = 2
+execution = { executor = "stacked" }
+
+[scales]
+smoke = { note = "small" }
+laptop = { experiment = { rounds = 3 } }
+paper = {}
+
+[[columns]]
+name = "dir"
+experiment = { partition = "dirichlet(0.3)" }
+
+[[rows]]
+name = "local"
+experiment = { algorithm = "local" }
+printed.dir = 50.0
+
+[[rows]]
+name = "d-psgd"
+experiment = { algorithm = "d-psgd" }
+printed.dir = { value = 70.0, note = "made up" }
+
+[[figures]]
+form = "curves"
+
+[[claims]]
+says = "mixing helps"
+higher = "d-psgd"
+lower = "local"
+visible = "smoke"
+"""
+BROKEN = """
+[[rows]]
+name = "oracle"
+experiment = { algorithm = "oracle" }
+"""
+
+
+@pytest.fixture
+def table(folder: Path) -> str:
+    (folder / "own.toml").write_text(TABLE)
+    return "own.toml"
+
+
+def test_list_names_everything(coterie: Command) -> None:
+    done = coterie("reproduce", "list")
+    assert done.exit_code == 0, done.stderr
+    assert "pfedkd-wcl/table-1" in done.stdout
+    entries = json.loads(coterie("reproduce", "list", "--json").stdout)
+    assert {"name", "title", "source", "shows", "scales"} <= entries[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ppdl/tabel-1", "did you mean ppdl/table-1"),
+        ("pdpl", "did you mean ppdl"),
+        ("al", "did you mean all"),
+    ],
+)
+def test_a_wrong_name_gets_the_nearest_one(coterie: Command, name: str, hint: str) -> None:
+    done = coterie("reproduce", name)
+    assert done.exit_code == 2
+    assert hint in done.stderr
+
+
+def test_data_files_must_be_known_before_anything_runs(coterie: Command, folder: Path) -> None:
+    done = coterie("reproduce", "ppdl/table-1")
+    assert done.exit_code == 2
+    assert "--data-dir" in done.stderr
+    assert not list(folder.iterdir())
+
+
+def test_the_table_stands_beside_the_papers(coterie: Command, table: str, folder: Path) -> None:
+    done = coterie("reproduce", table, "--seeds", "2", "--jobs", "1", "--out", "out")
+    assert done.exit_code == 0, done.stderr
+    assert "(70.0†)" in done.stdout
+    assert "mixing helps: HOLDS" in done.stdout
+    made = folder / "out" / "own" / "smoke"
+    assert {path.name for path in made.iterdir()} == {
+        "table.md", "numbers.csv", "cells.csv", "results.json", "figure-1.png",
+    }  # fmt: skip
+    assert len(list((folder / "out" / "cells").glob("*/result.json"))) == 4
+
+
+def test_deleted_tables_are_rebuilt_from_the_records(coterie: Command, table: str, folder: Path) -> None:
+    options = ("--jobs", "1", "--out", "out", "--json")
+    first = coterie("reproduce", table, *options)
+    made = folder / "out" / "own"
+    before = (made / "smoke" / "table.md").read_text()
+    shutil.rmtree(made)
+    again = coterie("reproduce", table, *options, "--tables-only")
+    assert json.loads(again.stdout) == json.loads(first.stdout)
+    assert (made / "smoke" / "table.md").read_text() == before
+    assert "finished" not in again.stderr
+
+
+def test_another_scale_is_another_table(coterie: Command, table: str, folder: Path) -> None:
+    coterie("reproduce", table, "--jobs", "1", "--out", "out", "--no-plots")
+    done = coterie("reproduce", table, "--scale", "laptop", "--out", "out", "--json", "--tables-only")
+    (result,) = json.loads(done.stdout)
+    assert len(result["missing"]) == 2
+    assert {claim["status"] for claim in result["claims"]} == {"unknown"}
+
+
+def test_a_broken_cell_is_reported_while_the_others_finish(coterie: Command, folder: Path) -> None:
+    (folder / "own.toml").write_text(TABLE.replace("[[figures]]", BROKEN + "\n[[figures]]"))
+    done = coterie("reproduce", "own.toml", "--jobs", "1", "--out", "out")
+    assert done.exit_code == 1
+    assert "oracle, dir, seed 0: broken (algorithm 'oracle' must be told the true clusters" in done.stderr
+    assert "mixing helps: HOLDS" in done.stdout
+    assert "Broken cells" in done.stdout
+
+
+def test_an_interruption_says_how_to_go_on(table: str, folder: Path) -> None:
+    """Ctrl-C in a real process with two workers, after the first cell; the same command does the rest."""
+    (folder / "own.toml").write_text(TABLE.replace("rounds = 2", "rounds = 400"))
+    command = [
+        sys.executable,
+        "-m",
+        "coterie",
+        "reproduce",
+        table,
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+        "--no-plots",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        while "finished" not in (line := process.stderr.readline()):
+            assert line, "the process ended before a cell was finished"
+        process.send_signal(2)
+        rest = process.stderr.read()
+    if process.returncode == 0:
+        pytest.fail("it was too quick to be interrupted: give it more rounds")
+    assert process.returncode == 130
+    assert f"go on with: coterie reproduce {table}" in rest
+    kept = len(list((folder / "reproductions" / "cells").glob("*/facts.json")))
+    assert 1 <= kept < 4
+    again = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count(": finished") == 4 - kept

@@ -1,0 +1,115 @@
+"""`coterie sweep`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+
+
+def sweep(coterie: Command, small: list[str], *options: str) -> Any:
+    return coterie("sweep", *small, "--jobs", "1", *options)
+
+
+def test_one_tidy_table_and_what_follows_from_it(coterie: Command, small: list[str], folder: Path) -> None:
+    done = sweep(
+        coterie, small, "--over", "algorithm=local,d-psgd(metropolis)", "--over", "training.lr=0.05,0.2",
+        "--seeds", "2", "--compare", "d-psgd(metropolis)", "local", "--target", "0.3", "--out", "s", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    tables = json.loads(done.stdout)
+    assert tables.keys() == {"results", "summary", "comparison", "targets"}
+    with open(folder / "s" / "results.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 8
+    assert {(line["algorithm"], line["training.lr"], line["seed"]) for line in lines} == {
+        (name, lr, seed)
+        for name in ("local", "d-psgd(metropolis)")
+        for lr in ("0.05", "0.2")
+        for seed in "01"
+    }
+    assert {line["training.lr"] for line in tables["comparison"]} == {"0.05", "0.2"}
+    assert {"summary.csv", "comparison.csv", "targets.csv"} <= {
+        path.name for path in (folder / "s").iterdir()
+    }
+
+
+def test_the_same_command_goes_on_where_it_was(coterie: Command, small: list[str], folder: Path) -> None:
+    options = ("--over", "training.lr=0.05,0.2")
+    first = sweep(coterie, small, *options)
+    (made,) = (folder / "runs").iterdir()
+    cell = next((made / "cells").glob("*/facts.json"))
+    before = (made / "results.csv").read_text()
+    assert first.stderr.count(": finished") == 2
+    cell.unlink()  # as if it had been killed just before the end
+    again = sweep(coterie, small, *options)
+    assert again.stderr.count(": finished") == 1
+    assert (made / "results.csv").read_text().splitlines()[0] == before.splitlines()[0]
+
+
+def test_a_file_and_flags_together(coterie: Command, folder: Path) -> None:
+    (folder / "e.toml").write_text(
+        'data = "digits"\nmodel = "mlr"\npeers = 4\nrounds = 1\nalgorithm = "d-psgd"\n'
+    )
+    done = coterie(
+        "sweep", "e.toml", "--rounds", "2", "--over", "topology=ring,full", "--jobs", "1", "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert [line["topology"] for line in json.loads(done.stdout)["results"]] == ["ring", "full"]
+
+
+def test_a_hub_gets_its_star(coterie: Command, small: list[str]) -> None:
+    done = sweep(coterie, small, "--over", "algorithm=d-psgd,fedavg", "--topology", "ring")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.count("fedavg goes through a hub: topology star instead of ring") == 1
+    assert "personal_accuracy" in done.stdout
+
+
+def test_a_broken_cell_does_not_stop_the_others(coterie: Command, small: list[str]) -> None:
+    done = sweep(coterie, small, "--over", "algorithm=local,oracle", "--json", "--partition", "iid")
+    assert done.exit_code == 1
+    local, oracle = json.loads(done.stdout)["results"]
+    assert local["status"] == "finished"
+    assert "true clusters" in oracle["status"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "what to sweep over"),
+        (["--over", "trainin.lr=1,2"], "did you mean training"),
+        (["--over", "algorithm=loca,d-psgd"], "did you mean local"),
+        (["--over", "algorithm=local,d-psgd", "--compare", "local", "d-psg"], "did you mean d-psgd"),
+        (
+            ["--over", "algorithm=local", "--over", "peers=4,5", "--compare", "local", "4"],
+            "two different keys",
+        ),
+        (["--seeds", "2", "--target", "80"], "between 0 and 1"),
+        (["--seeds", "2", "--data", "mnist"], "--data-dir"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(
+    coterie: Command, folder: Path, options: list[str], message: str
+) -> None:
+    done = coterie("sweep", *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not list(folder.iterdir())
+
+
+def test_without_parquet_writers_it_says_so(
+    coterie: Command, small: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coterie.reporting import comparison
+
+    monkeypatch.setattr(comparison.importlib.util, "find_spec", lambda name: None)
+    done = sweep(coterie, small, "--seeds", "2", "--out", "s")
+    assert done.exit_code == 0, done.stderr
+    assert "install polars" in done.stderr
+    assert not (folder / "s" / "results.parquet").exists()

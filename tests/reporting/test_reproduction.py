@@ -1,0 +1,194 @@
+"""Tables, orders of methods and claims, from records written by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.experiments.cells import Cell, note_breakage
+from coterie.experiments.config import resolve
+from coterie.experiments.paper_schema import PaperTable
+from coterie.reporting import reproduction_plots, reproduction_text
+from coterie.reporting.measures import measure, read_record
+from coterie.reporting.reproduction import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    UNSEEN,
+    Reproduction,
+    assemble,
+    orders,
+    verdicts,
+)
+
+Write = Callable[..., Cell]
+# By method and seed, the accuracies of two peers, one in each cluster, in rounds 1 and 2.
+ACCURACIES = {
+    "local": {0: [[0.5, 0.5], [0.6, 0.7]], 1: [[0.5, 0.5], [0.7, 0.8]]},
+    "good": {0: [[0.6, 0.6], [0.8, 0.9]], 1: [[0.5, 0.6], [0.9, 1.0]]},
+    "bad": {0: [[0.1, 0.1], [0.3, 0.4]], 1: [[0.1, 0.1], [0.3, 0.4]]},
+}
+
+
+def table(claims: list[dict[str, Any]] | None = None, **more: Any) -> PaperTable:
+    printed = {"local": 50.0, "good": {"value": 90.0, "note": "a copy error"}, "bad": 60.0}
+    return PaperTable.model_validate(
+        {
+            "title": "A table",
+            "source": "somebody",
+            "shows": "something",
+            "setting": "somehow",
+            "floor": True,
+            "scales": {"smoke": {}, "laptop": {}, "paper": {}},
+            "columns": [{"name": "one", "label": "One", "target": {"laptop": 60}}],
+            "rows": [
+                {"name": name, "x": None if name == "local" else number, "printed": {"one": printed[name]}}
+                for number, name in enumerate(ACCURACIES)
+            ],
+            "figures": [{"form": form} for form in ("curves", "bars", "line", "heat-map")],
+            "claims": claims or [],
+            **more,
+        }
+    )
+
+
+@pytest.fixture
+def made(tmp_path: Path, write_cell: Write) -> Callable[..., Reproduction]:
+    """made(claims=..., ...): the table from the records above, in tmp_path/cells."""
+    cells = [
+        write_cell(
+            tmp_path / "cells",
+            {"row": name, "column": "one", "seed": seed},
+            rounds,
+            clusters=[0, 1],
+            training={"lr": 0.1 + number / 10},  # so that the methods are different cells
+        )
+        for number, (name, by_seed) in enumerate(ACCURACIES.items())
+        for seed, rounds in by_seed.items()
+    ]
+
+    def make(
+        claims: list[dict[str, Any]] | None = None, extra: tuple[Cell, ...] = (), **more: Any
+    ) -> Reproduction:
+        scale = more.pop("scale", "laptop")
+        return assemble("own", table(claims, **more), scale, [*cells, *extra], tmp_path / "cells")
+
+    return make
+
+
+def test_numbers_are_means_over_seeds_in_percent(made: Callable[..., Reproduction]) -> None:
+    number = made().number("good", "one", "personal")
+    assert number is not None
+    assert number.mean == pytest.approx(90.0)  # of 85 and 95
+    assert number.std == pytest.approx(50**0.5)
+    assert number.n == 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("personal", 0.85), ("personal-after-local", 0.85), ("personal-after-mixing", 0.75),
+        ("worst-decile", 0.8), ("cluster-mean", 0.85), ("cluster-0", 0.8), ("cluster-1", 0.9),
+        ("cluster-7", None), ("own-cluster-share", 0.25), ("personal-mixing-gain", -0.1), ("global", None),
+        ("train-loss", 0.5), ("rounds-to-target", 2.0), ("bytes-to-target", 20.0),
+    ],
+)  # fmt: skip
+def test_metrics_of_one_cell(made: Callable[..., Reproduction], metric: str, value: float | None) -> None:
+    record = made().records["good", "one"][0]
+    found = measure(record, metric, target=0.8)
+    assert found == (None if value is None else pytest.approx(value))
+
+
+def test_cluster_mean_weighs_clusters_not_peers(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.9, 0.9, 0.9, 0.5]], clusters=[0, 0, 0, 1])
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert measure(record, "personal") == pytest.approx(0.8)
+    assert measure(record, "cluster-mean") == pytest.approx(0.7)
+
+
+def test_orders_stand_beside_the_papers(made: Callable[..., Reproduction]) -> None:
+    (order,) = orders(made())
+    assert order.ours == ["good", "local", "bad"]
+    assert order.printed == ["good", "bad", "local"]
+    assert (order.agreeing, order.pairs) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("claim", "status"),
+    [
+        ({"higher": "good", "lower": ["local", "bad"]}, HOLDS),
+        ({"higher": "bad", "lower": "local"}, FAILS),
+        ({"higher": "good", "lower": "local", "margin": 19.0}, HOLDS),
+        ({"higher": "good", "lower": "local", "margin": 21.0}, FAILS),
+        ({"higher": "good", "at_least": 89.9}, HOLDS),
+        ({"higher": "good", "at_least": 90.1}, FAILS),
+        ({"higher": "good@one", "lower": "bad@one"}, HOLDS),
+        ({"higher": "bad", "lower": "local", "visible": "paper", "why_not": "too small"}, UNSEEN),
+        ({"higher": "good", "lower": "local", "metric": "global"}, UNKNOWN),
+    ],
+)
+def test_claims(made: Callable[..., Reproduction], claim: dict[str, Any], status: str) -> None:
+    (verdict,) = verdicts(made([{"says": "so", **claim}]))
+    assert verdict.status == status
+    if status == UNSEEN:
+        assert verdict.detail == "too small"
+
+
+def test_a_difference_within_the_noise_says_so(made: Callable[..., Reproduction]) -> None:
+    claims = [{"says": "so", "higher": "good", "lower": name} for name in ("local", "bad")]
+    always, sometimes = verdicts(made(claims))
+    assert "noise" not in always.detail  # 20 points in both seeds
+    assert "within the noise" in sometimes.detail  # 50 and 60 points: two seeds prove little
+
+
+def test_the_page_shows_ours_theirs_the_floor_and_the_notes(made: Callable[..., Reproduction]) -> None:
+    page = reproduction_text.markdown(made([{"says": "good is best", "higher": "good", "lower": "local"}]))
+    assert "| good | 90.0±7.1 (90.0†) |" in page
+    assert "| (majority class) | 50.0 |" in page
+    assert "good is best: HOLDS" in page
+    assert "† good, One: a copy error" in page
+    assert "2 of 3 pairs agree" in page
+
+
+def test_targets_that_are_not_reached(made: Callable[..., Reproduction]) -> None:
+    page = reproduction_text.markdown(made(metrics=["rounds-to-target"]))
+    assert "| bad | not reached (60) |" in page
+    assert "| local | 2±0 (50) |" in page
+
+
+def test_tables_are_rebuilt_from_records(made: Callable[..., Reproduction], tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    paths = reproduction_text.write(made(), folder)
+    before = {path.name: path.read_bytes() for path in paths}
+    shutil.rmtree(folder)
+    assert {path.name: path.read_bytes() for path in reproduction_text.write(made(), folder)} == before
+
+
+def test_broken_and_missing_cells_are_named(made: Callable[..., Reproduction], tmp_path: Path) -> None:
+    lost = Cell(resolve({"data": "digits", "seed": 2}), {"row": "good", "column": "one", "seed": 2})
+    broken = Cell(resolve({"data": "digits", "seed": 3}), {"row": "good", "column": "one", "seed": 3})
+    note_breakage(tmp_path / "cells" / broken.name, "a loss became NaN")
+    reproduction = made(extra=(lost, broken))
+    assert reproduction.missing == [("good", "one", 2)]
+    assert reproduction.broken == {("good", "one", 3): "a loss became NaN"}
+    page = reproduction_text.markdown(reproduction)
+    assert "good, one, seed 3: a loss became NaN" in page
+    assert "good, one, seed 2: not run yet" in page
+    assert json.dumps(reproduction_text.as_json(reproduction))
+    assert "90.0±7.1" in page  # the others are still counted
+
+
+def test_figures_are_drawn(made: Callable[..., Reproduction], tmp_path: Path) -> None:
+    paths = reproduction_plots.draw(made(), tmp_path / "figures")
+    assert [path.name for path in paths] == [
+        "figure-1.png",
+        "figure-2.png",
+        "figure-3.png",
+    ]  # no shares, no map
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
