@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+FUZZ_RUNS ?= 1000000
 
 VENV := .venv
 INSTALL := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
@@ -11,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check slow bench clean
+.PHONY: help demo test check slow bench fuzz clean
 
 help:  ## list these targets
 	@echo "Usage: make TARGET"
@@ -20,6 +21,7 @@ help:  ## list these targets
 	@echo
 	@echo "Variables: PYTHON=python3.12      the interpreter that .venv is made with (3.10 or newer)"
 	@echo "           PYTEST_ARGS='-k ring'  more arguments for pytest in test and slow"
+	@echo "           FUZZ_RUNS=1000000      how many inputs fuzz tries"
 	@echo "           PIP_ARGS='...'         more arguments for pip install, such as another index"
 
 demo: $(VENV)/.runtime  ## install and run the demo: personalised learning among 20 peers, offline
@@ -39,9 +41,13 @@ slow: $(VENV)/.dev  ## the slow tests
 bench: $(VENV)/.runtime  ## the benchmarks: ratios measured in one run
 	$(VENV)/bin/python -m benchmarks
 
+fuzz: $(VENV)/.fuzz  ## a million inputs for what reads bytes from the network (Linux)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python fuzz/fuzz_wire.py -runs=$(FUZZ_RUNS) -max_len=4096 -timeout=5 \
+		-rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix=fuzz/
+
 clean:  ## remove .venv, caches and build output; runs stay
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks fuzz -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: installed once, and again when what is asked for changes.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -58,4 +64,8 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(INSTALL) --editable '.[test,dev]'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.runtime
+	$(INSTALL) --editable '.[fuzz]'
 	@touch $@

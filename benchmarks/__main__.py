@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import algorithms, local_steps, rounds
+from benchmarks import algorithms, local_steps, peers, rounds, transport
 from coterie.learning import cores
 
 ALL = {
@@ -17,6 +17,9 @@ ALL = {
     "around": rounds.around_training,
     "peers": rounds.hundred_thousand_peers,
     "algorithms": algorithms.relative,
+    "transport": transport.throughput,
+    "sealed": peers.sealed,
+    "exchange": peers.exchange,
 }
 
 

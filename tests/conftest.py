@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from network_namespaces import missing as network_namespaces_missing
 
 torch.set_num_threads(1)
 
@@ -71,6 +72,19 @@ def _data_for_marked_tests(request: pytest.FixtureRequest) -> None:
     """A test marked `needs_data` that reads COTERIE_DATA by itself follows the same rule as `data_dir`."""
     if request.node.get_closest_marker("needs_data"):
         request.getfixturevalue("data_dir")
+
+
+@pytest.fixture(scope="session")
+def network_namespaces() -> None:
+    """Several hosts on one machine: root, and the commands ip, nft and tc."""
+    if why := network_namespaces_missing():
+        pytest.skip(why)
+
+
+@pytest.fixture(autouse=True)
+def _hosts_for_marked_tests(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("needs_network_namespaces"):
+        request.getfixturevalue("network_namespaces")
 
 
 # In CI a skipped test is a failed one: a missing tool or data set must not look like success.

@@ -9,14 +9,21 @@ from typing import Annotated
 import typer
 
 from coterie.cli import (
+    ca,
     compare,
     data,
     demo,
     explain,
     listing,
     new,
+    peer,
+    peer_init,
+    peer_predict,
+    peer_run,
+    peer_status,
     reproduce,
     run,
+    swarm,
     sweep,
 )
 from coterie.cli.problems import ReportingGroup
@@ -33,15 +40,34 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data before learning from it.", no_args_is_help=True)
 data_app.command("show")(data.show)
+peer_app = typer.Typer(help="Be a real peer: identity, roster, learning.", no_args_is_help=True)
+peer_app.command("init")(peer_init.init)
+peer_app.command("card")(peer.card)
+peer_app.command("trust")(peer.trust)
+peer_app.command("distrust")(peer.distrust)
+peer_app.command("roster")(peer.show_roster)
+peer_app.command("run")(peer_run.run)
+peer_app.command("status")(peer_status.status)
+peer_app.command("predict")(peer_predict.predict)
+peer_app.command("rotate")(peer.rotate)
+peer_app.command("request")(peer.request)
+peer_app.command("install")(peer.install)
+ca_app = typer.Typer(help="A small private certificate authority.", no_args_is_help=True)
+ca_app.command("init")(ca.init)
+ca_app.command("sign")(ca.sign)
+ca_app.command("card")(ca.card)
 
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("reproduce")(reproduce.reproduce)
+app.command("swarm")(swarm.swarm)
 app.command("list")(listing.list_names)
 app.command("explain")(explain.explain)
 app.add_typer(data_app, name="data")
+app.add_typer(peer_app, name="peer")
+app.add_typer(ca_app, name="ca")
 app.command("new")(new.new)
 
 

@@ -1,0 +1,201 @@
+"""The data of one peer, from a file that it alone has: `.npz` with x and y, or `.csv` with a label column."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+from coterie.registry import nearest
+
+Samples: TypeAlias = NDArray[np.float32]
+Labels: TypeAlias = NDArray[np.int64]
+OwnData: TypeAlias = "tuple[Samples, Labels] | tuple[Samples, Labels, Samples, Labels]"
+
+LABEL = "label"
+_ARRAYS = ("x", "y", "x_test", "y_test")
+
+
+def load_own(path: Path | str) -> OwnData:
+    """(x, y) or (x, y, x_test, y_test): samples as float32 and labels as whole numbers from 0."""
+    path = Path(path)
+    return checked(_read(path, {".npz": _read_npz, ".csv": _read_csv}), str(path))
+
+
+def checked(arrays: Any, where: str) -> OwnData:
+    """Arrays of one peer, whoever made them: two, or four with a test set."""
+    if not isinstance(arrays, (tuple, list)) or len(arrays) not in (2, 4):
+        raise DataError(f"{where}: expected (x, y) or (x, y, x_test, y_test)")
+    x, y = _samples(arrays[0], f"{where}: x"), _labels(arrays[1], f"{where}: y")
+    _refuse_unequal(x, y, where)
+    if len(arrays) == 2:
+        return x, y
+    x_test, y_test = _samples(arrays[2], f"{where}: x_test"), _labels(arrays[3], f"{where}: y_test")
+    _refuse_unequal(x_test, y_test, f"{where}, test set")
+    if x_test.shape[1:] != x.shape[1:]:
+        raise DataError(f"{where}: samples of x have shape {x.shape[1:]}, those of x_test {x_test.shape[1:]}")
+    return x, y, x_test, y_test
+
+
+def load_samples(path: Path | str, features: int) -> tuple[Samples, Labels | None]:
+    """Samples that a model is to be used on, and their labels where the file has them.
+
+    features: numbers in a sample, by which a .csv without the column `label` is seen to end in one or not.
+    """
+    path = Path(path)
+    readers = {".npz": _npz_samples, ".csv": lambda path: _csv_samples(path, features)}
+    arrays = _read(path, readers)
+    x = _samples(arrays[0], f"{path}: x")
+    if len(arrays) == 1:
+        return x, None
+    y = _labels(arrays[1], f"{path}: y")
+    _refuse_unequal(x, y, str(path))
+    return x, y
+
+
+def _read(path: Path, readers: Mapping[str, Callable[[Path], tuple[Any, ...]]]) -> tuple[Any, ...]:
+    if path.suffix not in readers:
+        raise DataError(f"{path}: expected a file that ends in .npz or .csv")
+    if not path.is_file():
+        raise DataError(f"there is no file {path}")
+    try:
+        return readers[path.suffix](path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _read_npz(path: Path) -> tuple[Any, ...]:
+    return _npz_arrays(path, _wanted)
+
+
+def _npz_samples(path: Path) -> tuple[Any, ...]:
+    return _npz_arrays(path, _wanted_samples)
+
+
+def _npz_arrays(path: Path, wanted: Callable[[list[str], Path], tuple[str, ...]]) -> tuple[Any, ...]:
+    try:
+        with open(path, "rb") as raw:  # np.load leaves a damaged file open
+            loaded = np.load(raw, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise DataError(f"{path} is a single array; save it with np.savez(file, x=x, y=y)")
+            with loaded as file:
+                return tuple(file[name] for name in wanted(file.files, path))
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a readable .npz file of plain arrays: {error}") from None
+
+
+def _wanted(names: list[str], path: Path) -> tuple[str, ...]:
+    """The arrays to read: two, or four if any of a test set is there."""
+    for name in names:
+        if name not in _ARRAYS:
+            raise DataError(f"{path}: unknown array {name!r}; {nearest(name, _ARRAYS)}")
+    wanted = _ARRAYS if {"x_test", "y_test"} & set(names) else _ARRAYS[:2]
+    for name in wanted:
+        if name not in names:
+            raise DataError(f"{path}: there is no array {name!r}; expected {', '.join(wanted)}")
+    return wanted
+
+
+def _wanted_samples(names: list[str], path: Path) -> tuple[str, ...]:
+    """x, and y if it is there; those of a test set are left alone."""
+    if "x" not in names:
+        raise DataError(f"{path}: there is no array 'x'; it has {', '.join(names) or 'none'}")
+    return ("x", "y") if "y" in names else ("x",)
+
+
+def _read_csv(path: Path) -> tuple[Any, ...]:
+    """The column `label`, or else the last, holds the labels."""
+    header, table = _csv_table(path, fewest=2)
+    return _split_off_labels(header, table, path)
+
+
+def _csv_samples(path: Path, features: int) -> tuple[Any, ...]:
+    """Labels are in the column `label`, or in one column more than there are features, or missing."""
+    header, table = _csv_table(path, fewest=1)
+    if LABEL in header or len(header) == features + 1:
+        return _split_off_labels(header, table, path)
+    return (table,)
+
+
+def _csv_table(path: Path, fewest: int) -> tuple[list[str], NDArray[np.float64]]:
+    """A header, then numbers."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            header = [name.strip() for name in next(csv.reader(file), [])]
+            _check_header(header, path, fewest)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # no lines: said below
+                table = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, ndmin=2)
+    except ValueError as error:  # also text that is not UTF-8
+        problem = str(error).partition(";")[0]
+        raise DataError(f"{path}: after the header, expected only numbers: {problem}") from None
+    if not table.size:
+        raise DataError(f"{path} has a header, but no samples")
+    if table.shape[1] != len(header):
+        raise DataError(f"{path}: the header names {len(header)} columns, the lines have {table.shape[1]}")
+    return header, table
+
+
+def _split_off_labels(header: list[str], table: NDArray[np.float64], path: Path) -> tuple[Any, ...]:
+    column = header.index(LABEL) if LABEL in header else len(header) - 1
+    labels = table[:, column]
+    if not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
+        raise DataError(f"{path}: the column {header[column]!r} must hold whole numbers, the labels")
+    return np.delete(table, column, axis=1), labels.astype(np.int64)
+
+
+def _check_header(header: list[str], path: Path, fewest: int) -> None:
+    if len(header) < fewest:
+        raise DataError(f"{path}: expected a header with at least one feature and the column {LABEL!r}")
+    if all(_is_number(name) for name in header):
+        raise DataError(f"{path}: the first line holds numbers; expected a header such as a,b,{LABEL}")
+    if header.count(LABEL) > 1:
+        raise DataError(f"{path}: the header names {LABEL!r} twice")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _samples(values: Any, where: str) -> Samples:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where} must hold numbers, not {array.dtype}")
+    if array.ndim < 2 or not array.size:
+        raise DataError(f"{where} must be (samples, features...) and not empty, not of shape {array.shape}")
+    samples = array.astype(np.float32)
+    bad = ~np.isfinite(samples.reshape(len(samples), -1)).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{where}: {int(bad.sum())} samples have missing, NaN or infinite values, first sample "
+            f"{int(bad.argmax())}; clean or drop them"
+        )
+    return samples
+
+
+def _labels(values: Any, where: str) -> Labels:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise DataError(
+            f"{where} must be one whole number per sample, not {array.dtype} of shape {array.shape}; all "
+            "peers must number the classes alike"
+        )
+    if array.size and int(array.min()) < 0:
+        raise DataError(f"{where} has the label {int(array.min())}; labels count from 0")
+    return array.astype(np.int64)
+
+
+def _refuse_unequal(x: Samples, y: Labels, where: str) -> None:
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} samples but {len(y)} labels")

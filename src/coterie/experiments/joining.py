@@ -1,0 +1,243 @@
+"""From a peer's folder to a process that takes part: `peer.toml`, identity, roster, experiment and data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from coterie.data import from_peers
+from coterie.errors import ConfigError, CoterieError
+from coterie.experiments.checking import load_toml, with_absolute_paths
+from coterie.experiments.config import resolve
+from coterie.experiments.digest import experiment_digest
+from coterie.experiments.peer_data import load_peer_data
+from coterie.experiments.peer_records import RECORDS_FILE, Records
+from coterie.experiments.prepare import Objects, Prepared, prepare
+from coterie.experiments.schema import Experiment
+from coterie.learning import Executor, LearningNode, Workers
+from coterie.peer.contexts import Contexts
+from coterie.peer.frames import Limits
+from coterie.peer.identity import Identity
+from coterie.peer.journal import Journal
+from coterie.peer.membership import Acquaintance
+from coterie.peer.monitoring import MONITOR_FILE, Monitor, pages_of
+from coterie.peer.names import split_address
+from coterie.peer.process import Pace, Peer, RoundReport
+from coterie.peer.roster import Roster
+from coterie.peer.settings import SHARE, PeerSettings, load_settings
+from coterie.peer.tls import TlsTransport
+
+_log = logging.getLogger("coterie.peer")
+_MEBIBYTE = 1 << 20
+
+
+@dataclass
+class Joining:
+    """A peer that is ready to run. `stop` may be called from a signal handler of the loop."""
+
+    folder: Path
+    settings: PeerSettings
+    experiment: Experiment
+    prepared: Prepared
+    peer: Peer
+    transport: TlsTransport
+    monitor: Monitor | None  # None: not wanted
+    _task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    async def run(self) -> None:
+        """Listen, learn, and stop listening."""
+        await self.transport.start(self.peer)
+        try:
+            if self.monitor is not None:
+                await self.monitor.start()
+            self._task = asyncio.ensure_future(self.peer.run())
+            await self._task
+        finally:
+            if self.monitor is not None:
+                await self.monitor.stop()
+            await self.transport.stop()
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+@dataclass
+class _LiveRoster:
+    """The roster as the peer sees it; the file is read again when it changes."""
+
+    roster: Roster
+    number: int
+    _members: Mapping[int, Acquaintance] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._take_over()
+
+    def __call__(self) -> Mapping[int, Acquaintance]:
+        try:
+            if self.roster.refresh():
+                self._take_over()
+                _log.info("the roster has changed: %s", ", ".join(m.name for m in self._members.values()))
+        except CoterieError as error:  # a file that is being edited: what was read before holds on
+            _log.warning("%s", error)
+        return self._members
+
+    def _take_over(self) -> None:
+        self._members = {
+            number: Acquaintance(card.name, number, card.address)
+            for number, card in self.roster.by_number().items()
+            if number != self.number
+        }
+
+
+def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) -> Joining:
+    """Everything that can be wrong with a peer's files is found here, before anything is sent."""
+    settings = load_settings(folder)
+    identity, roster = Identity.load(folder), Roster.load(folder)
+    if identity.name != settings.name:
+        raise ConfigError(
+            f"peer.toml says name = {settings.name!r}, but the certificate is that of {identity.name!r}"
+        )
+    experiment = experiment_of(settings)
+    prepared = prepare_for(experiment, settings)
+    _check(experiment, prepared, settings, roster)
+    host, port = split_address(settings.listen)
+    contexts = Contexts(folder, roster)
+    records = Records(folder / RECORDS_FILE)
+
+    def refused(reason: str, who: str) -> None:
+        peer.metrics.refused[reason] += 1
+        _log.warning("refused %s: %s", who, reason)
+
+    def observed(report: RoundReport) -> None:
+        records.append(report)
+        if observer is not None:
+            observer(report)
+
+    transport = TlsTransport(
+        settings.name,
+        host,
+        port,
+        server_context=contexts.server,
+        client_context=contexts.client,
+        identify=roster.identify,
+        spool=folder / "state" / "spool",
+        limits=Limits(in_memory=settings.memory * _MEBIBYTE // 8),
+        refused=refused,
+    )
+    peer = Peer(
+        name=settings.name,
+        address=settings.address,
+        node=node_of(experiment, prepared, settings.number),
+        algorithm=prepared.algorithm,
+        topology=prepared.topology,
+        rounds=experiment.rounds,
+        digest=experiment_digest(experiment),
+        roster=_LiveRoster(roster, settings.number),
+        transport=transport,
+        journal=Journal(folder / "state"),
+        pace=_pace(settings),
+        in_step=settings.mode == "synchronous",
+        staleness=settings.staleness,
+        withheld=_withheld(experiment, prepared),
+        sign=lambda message: Identity.load(folder).sign(message),
+        verify=roster.verify,
+        evaluates=experiment.evaluates,
+        observer=observed,
+    )
+    records.keep_until(peer.journal.round)
+    monitor = None
+    if settings.metrics:
+        monitor = Monitor(settings.metrics, pages_of(peer), folder / "state" / MONITOR_FILE)
+    return Joining(folder, settings, experiment, prepared, peer, transport, monitor)
+
+
+def experiment_of(settings: PeerSettings) -> Experiment:
+    """The experiment that a peer's settings name."""
+    path = Path(settings.experiment)
+    return resolve(with_absolute_paths(load_toml(path), path.parent))
+
+
+def prepare_for(experiment: Experiment, settings: PeerSettings) -> Prepared:
+    """As for a simulation, with the data of this one node only."""
+    if experiment.models:
+        raise ConfigError("real peers have one architecture so far: leave out `models` of the experiment")
+    if settings.data == SHARE:
+        return prepare(experiment)
+    if experiment.classes is None:
+        raise ConfigError(
+            "peers with data of their own must agree on the number of classes: set classes = ... in the "
+            "experiment's file"
+        )
+    own = from_peers(
+        [load_peer_data(settings.data)],
+        validation=experiment.splitting.validation,
+        seed=experiment.seed,
+        n_classes=experiment.classes,
+    )
+    place = min(settings.number, experiment.peers - 1)  # a hub's data only show what samples look like
+    return prepare(experiment, Objects(data=own.spread(place, experiment.peers)))
+
+
+def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:
+    ids = torch.tensor([number])
+    executor = "looped" if experiment.execution.executor == "auto" else experiment.execution.executor
+    return LearningNode(
+        ids=ids,
+        federation=prepared.federation.of_nodes(ids, prepared.topology.hub),
+        module=prepared.module,
+        executor=Executor(executor, prepared.module, Workers(experiment.execution.workers or 1)),
+        training=experiment.training,
+        seed=experiment.seed,
+        rounds=experiment.rounds,
+        hub=prepared.topology.hub,
+        clusters=prepared.federation.clusters,
+        own_module=prepared.own_module,
+    )
+
+
+def _check(experiment: Experiment, prepared: Prepared, settings: PeerSettings, roster: Roster) -> None:
+    nodes, hub = prepared.topology.nodes, prepared.topology.hub
+    last = f"0 to {nodes - 1}" + (f", the hub is number {hub}" if hub is not None else "")
+    if settings.number >= nodes:
+        raise ConfigError(f"number {settings.number} is not in this experiment: its nodes are {last}")
+    strangers = [card.name for n, card in roster.by_number().items() if n >= nodes]
+    if strangers:
+        raise ConfigError(
+            f"{', '.join(strangers)} of the roster have numbers beyond the experiment's: {last}"
+        )
+    missing = set(range(nodes)) - set(roster.by_number()) - {settings.number}
+    if missing and not roster.members:
+        raise ConfigError("the roster is empty; add the cards of the others with: coterie peer trust CARD")
+    if missing:  # a member that was removed, or has not joined yet, is absent
+        _log.warning("the roster lacks the cards of number %s", ", ".join(map(str, sorted(missing))))
+    if settings.mode == "free" and not prepared.algorithm.facts.free_running:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} needs rounds in step; set mode = 'synchronous' in peer.toml"
+        )
+    if settings.mode == "free" and prepared.algorithm.settings().get("sealed"):
+        raise ConfigError(
+            "a secure sum needs its members in the same round; set mode = 'synchronous' in peer.toml, or "
+            "settings.sealed = false in the experiment"
+        )
+
+
+def _withheld(experiment: Experiment, prepared: Prepared) -> frozenset[str]:
+    if experiment.batchnorm == "average":
+        return frozenset()
+    parameters = {name for name, _ in prepared.module.named_parameters()}
+    return frozenset(name for name, _ in prepared.module.named_buffers() if name not in parameters)
+
+
+def _pace(settings: PeerSettings) -> Pace:
+    return Pace(
+        deadline=settings.deadline,
+        join=settings.join_seconds,
+        heartbeat=settings.heartbeat,
+        suspect_after=settings.suspect_after,
+    )

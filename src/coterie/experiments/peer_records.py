@@ -1,0 +1,57 @@
+"""What a real peer writes down of its rounds. Needs no PyTorch to be read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.peer.process import RoundReport
+
+RECORDS_FILE = "records.jsonl"
+
+
+class Records:
+    """One JSON line per round in a peer's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, report: RoundReport) -> None:
+        line = {
+            "round": report.round,
+            "seconds": round(report.seconds, 3),
+            "train_loss": _number(report.train_loss),
+            "accuracy": {point: _number(value) for point, value in report.accuracy.items()},
+            "skipped": report.skipped,
+        }
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def keep_until(self, round: int) -> None:
+        """After a restart: drop lines of rounds that were not committed."""
+        if not self.path.exists():
+            return
+        kept = [line for line in self.read() if line["round"] < round]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rounds so far; a line that a crash cut off is left out."""
+        lines = []
+        if self.path.exists():
+            for text in self.path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    lines.append(json.loads(text))
+        return lines
+
+
+def last_accuracy(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By point of the round, when it was last measured."""
+    return next((dict(line["accuracy"]) for line in reversed(lines) if line["accuracy"]), {})
+
+
+def _number(value: float) -> float | None:
+    return None if value != value else value  # NaN is not JSON

@@ -1,0 +1,350 @@
+"""A peer: joins the others, drives the rounds of its one row, and survives what happens around it.
+
+The same algorithm objects as in the simulator run here; only the delivery of exchanges differs. Everything is
+one asyncio program, with local training in a worker thread, and knows time only from the event loop: so
+tests run this very code under a simulated clock and network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from coterie.errors import PeerError, RefusedError
+from coterie.learning import LearningNode
+from coterie.peer.doubts import Doubts
+from coterie.peer.journal import Journal, ParcelId
+from coterie.peer.mailbox import FreeMailbox, Mailbox
+from coterie.peer.membership import Acquaintance, Membership, stop
+from coterie.peer.messages import Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
+from coterie.peer.metrics import Metrics
+from coterie.peer.posting import Post
+from coterie.peer.sealing import Sealing, Sign, Verify
+from coterie.peer.signals import Signal
+from coterie.peer.transport import Body, Transport
+from coterie.protocol import Algorithm, Exchange, Inbox, Params
+from coterie.protocol.state import keep_offline
+from coterie.topology import Topology
+
+_log = logging.getLogger("coterie.peer")
+
+Work: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs something that takes long without stopping the event loop."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a peer waits for what, in seconds."""
+
+    deadline: float = 60.0  # of an exchange
+    join: float = 120.0  # for all others at the start
+    heartbeat: float = 1.0
+    suspect_after: float = 4.0  # without a sign of life
+    linger: float = 10.0  # at the end, for those who are not finished
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a peer knows after a round."""
+
+    round: int
+    seconds: float
+    train_loss: float
+    accuracy: Mapping[str, float]  # by point of the round; empty if it was not measured
+    diagnostics: Mapping[str, Tensor]
+    skipped: int = 0  # rounds that the others played without this peer since its last one
+
+
+@dataclass
+class Peer:
+    """One node of an experiment as a process of its own.
+
+    node: its data and model, one row. roster: the others by number. digest: of the experiment.
+    sign, verify: with the peers' identities, for secure sums; see `Sealing`.
+    evaluates: whether a round's models are measured. in_step: rounds together, or each at its own pace.
+    """
+
+    name: str
+    address: str
+    node: LearningNode
+    algorithm: Algorithm[Any]
+    topology: Topology
+    rounds: int
+    digest: str
+    roster: Callable[[], Mapping[int, Acquaintance]]
+    transport: Transport
+    journal: Journal
+    pace: Pace = Pace()
+    in_step: bool = True
+    staleness: int = 5
+    withheld: frozenset[str] = frozenset()
+    sign: Sign | None = None
+    verify: Verify | None = None
+    evaluates: Callable[[int], bool] = lambda round: True
+    work: Work | None = None
+    observer: Callable[[RoundReport], None] | None = None
+
+    state: Any = None
+    finished: bool = False
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.number = int(self.node.ids[0])
+        self._changed = Signal()
+        self.membership = Membership(
+            self._hello,
+            self.roster,
+            self.transport,
+            self._changed,
+            self.metrics,
+            self.pace.heartbeat,
+            self.pace.suspect_after,
+        )
+        self._begin_node(-1)
+        self.state = self.journal.load(self.algorithm.init(self.node))
+        patience = self.pace.deadline
+        self.mailbox = (
+            Mailbox(self.journal, self._changed, patience)
+            if self.in_step
+            else FreeMailbox(self.journal, self._changed, patience, staleness=self.staleness)
+        )
+        self.mailbox.begin(self.journal.round)
+        self.sealing = Sealing(
+            self.name,
+            self.number,
+            self.transport,
+            self.membership,
+            self._changed,
+            self.metrics,
+            patience,
+            lambda: self.mailbox.at,
+            self.sign,
+            self.verify,
+        )
+        self.doubts = Doubts(self.name, self.journal, self.membership, self.transport, self.metrics)
+        self.post = Post(
+            self.name,
+            self.number,
+            self.topology,
+            self.transport,
+            self.membership,
+            self.mailbox,
+            self.journal,
+            self.doubts,
+            self.sealing,
+            self._changed,
+            self.metrics,
+            self.pace.deadline,
+            self.withheld,
+            self.in_step,
+        )
+        self.joined = False
+
+    # --- the others' messages --------------------------------------------------------------------
+
+    async def admit(self, caller: str, head: Head, size: int) -> None:
+        member = self._member(caller)
+        if isinstance(head, Parcel):
+            await self.mailbox.admit(member.number, head, size)
+        elif isinstance(head, SealStep):
+            await self.sealing.admit(member.number, head, size)
+        elif size:
+            raise RefusedError("oversized", f"a {head.kind} has no body")
+
+    async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
+        member = self._member(caller)
+        if isinstance(head, Hello):
+            self.membership.heard(head, member)
+            return self._hello(), b""
+        if isinstance(head, Parcel):
+            fresh = self.mailbox.take(member.number, head, body)
+            return Receipt(sender=self.name, duplicate=not fresh), b""
+        if isinstance(head, Inquiry):
+            parcel = ParcelId(member.number, head.round, head.slot)
+            return Finding(sender=self.name, taken=self.mailbox.finding(parcel)), b""
+        if isinstance(head, SealStep):
+            content = body if isinstance(body, bytes) else body.read_bytes()
+            return self.sealing.take(member.number, head, content)
+        raise RefusedError("unexpected", f"a {head.kind} is an answer, not a question")
+
+    def _member(self, caller: str) -> Acquaintance:
+        member = self.membership.member(caller)
+        if member is None:
+            raise RefusedError("certificate", f"{caller} is not in the roster")
+        return member
+
+    def _hello(self) -> Hello:
+        at = self.mailbox.at
+        return Hello(
+            sender=self.name,
+            number=self.number,
+            digest=self.digest,
+            address=self.address,
+            round=at.round if self.joined else -1,
+            slot=at.slot + self.post.served if self.joined else 0,
+            finished=self.finished,
+            addresses=self.membership.addresses(),
+        )
+
+    # --- the rounds ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Join, learn, finish."""
+        self.metrics.began = asyncio.get_running_loop().time()
+        background = [asyncio.create_task(self.membership.beat()), asyncio.create_task(self._settle())]
+        try:
+            if self.journal.round < self.rounds:
+                await self._join()
+                while self.journal.round < self.rounds:
+                    await self._round()
+            self.joined = self.finished = True
+            await self._linger()
+        finally:
+            for task in background:
+                await stop(task)
+
+    async def _join(self) -> None:
+        """Wait for everyone, and go on with those who came; who comes back goes where the others are."""
+        loop = asyncio.get_running_loop()
+        begun = self.journal.begun()
+        fresh = self.journal.round == 0 and begun is None
+        until = loop.time() + (self.pace.join if fresh else self.pace.suspect_after)
+        everyone = set(range(self.topology.nodes)) - {self.number}
+        while loop.time() < until and not all(self.membership.alive(n) for n in everyone):
+            if any(self.membership.position(n).round > 0 for n in everyone if self.membership.alive(n)):
+                break  # the others have begun without us
+            await self._changed.wait(until - loop.time())
+        alive = [n for n in everyone if self.membership.alive(n)]
+        if everyone and not alive and fresh:
+            trouble = {n: self.membership.presence(n).trouble for n in self.roster()}
+            said = "; ".join(f"{self.roster()[n].name}: {text}" for n, text in trouble.items() if text)
+            raise PeerError(
+                f"none of the {len(self.roster())} members of the roster answered in {self.pace.join:g} s "
+                f"({said or 'no address answered'}); check their addresses and that they run"
+            )
+        if len(alive) < len(everyone):
+            _log.warning("going on without %s", sorted(everyone - set(alive)))
+        furthest = max((self.membership.position(n).round for n in alive), default=0)
+        if begun is None:
+            self._skip_to(furthest - 1)
+        else:
+            self.mailbox.begin(begun)
+        self.joined = True
+
+    def _skip_to(self, round: int) -> None:
+        """Rounds that the others played without us are over."""
+        self.mailbox.begin(max(self.journal.round, min(round, self.rounds - 1)))
+
+    async def _round(self) -> None:
+        started = asyncio.get_running_loop().time()
+        round = self.mailbox.at.round
+        skipped = round - self.journal.round
+        self._begin_node(round)
+        self.post.late, self.post.conserved, self.post.heard = False, [], []
+        self.post.repeated = self.journal.begun() == round
+        if bool(self.node.online[0]):
+            state = await self._play(round)
+            self.state = keep_offline(self.state, state, self.node.online)
+            self.post.tidy()
+        accuracy = await self._work(self._evaluate) if self.node.evaluating else {}
+        self.journal.commit(self.state, round + 1, self.post.conserved, self.doubts.open)
+        self.mailbox.committed(self.post.conserved)
+        self.metrics.rounds += 1
+        self.mailbox.begin(round + 1)
+        if self.post.late and self.in_step:  # others did not wait for us: go where they are
+            busy = [n for n in self.roster() if self.membership.alive(n) and not self._done(n)]
+            self._skip_to(max((self.membership.position(n).round for n in busy), default=0) - 1)
+        seconds = asyncio.get_running_loop().time() - started
+        self._note(seconds, accuracy)
+        if self.observer is not None:
+            loss = float(self.node.train_loss[0])
+            self.observer(RoundReport(round, seconds, loss, accuracy, dict(self.node.recorded), skipped))
+
+    def _note(self, seconds: float, accuracy: Mapping[str, float]) -> None:
+        """For whoever looks on: learned weights, or else equal ones for those whose payloads were used."""
+        self.metrics.seconds.append(seconds)
+        self.metrics.accuracy.update(accuracy)
+        learned, heard = self.node.recorded.get("collaboration"), self.post.heard
+        if learned is not None:
+            self.metrics.learned = {n: float(w) for n, w in enumerate(learned[0]) if n != self.number}
+        if heard:
+            self.metrics.used = dict.fromkeys(heard, 1 / len(heard))
+
+    async def _play(self, round: int) -> Any:
+        """Drive the algorithm's generator; training happens inside it, in the worker."""
+        generator = self.algorithm.round(self.state, self.node)
+        answer: Inbox | None = None
+        for slot in range(1_000_000):
+            result = await self._work(partial(_advance, generator, answer))
+            if not isinstance(result, Exchange):
+                return result.state
+            answer = await self.post.exchange(result, round, slot)
+        raise PeerError(f"round {round} does not end")
+
+    def _begin_node(self, round: int) -> None:
+        online = self.topology.online(max(round, 0))[self.number : self.number + 1]
+        if round < 0:
+            online = torch.ones(1, dtype=torch.bool)
+        evaluating = round >= 0 and self.evaluates(round)
+        self.node.begin(round, self.topology.graph(max(round, 0)), online, evaluating=evaluating)
+
+    def _evaluate(self) -> dict[str, float]:
+        """The peer's own test data at both points of the round."""
+        if not int(self.node.federation.test.sizes[0]):
+            return {}
+        return {
+            point: float(self.node.evaluate(self._shown(point)).accuracy[0])
+            for point in ("after_local", "after_mixing")
+        }
+
+    def _shown(self, point: str) -> Params:
+        return self.node.shown.get(point) or self.algorithm.personal(self.state)
+
+    async def _work(self, task: Callable[[], Any]) -> Any:
+        return await (asyncio.to_thread(task) if self.work is None else self.work(task))
+
+    # --- around ----------------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """Clear up parcels in doubt, for ever."""
+        while True:
+            await asyncio.sleep(self.pace.heartbeat)
+            if self.doubts.pending:
+                await self.doubts.settle(self.pace.suspect_after)
+
+    async def _tell(self) -> None:
+        """That we are finished: nobody needs to wait for the next heartbeat."""
+        await asyncio.gather(*(self.membership.ask(n) for n in self.roster() if self.membership.alive(n)))
+
+    async def _linger(self) -> None:
+        """Stay while others still need answers from us."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.pace.linger
+        while loop.time() < until:
+            busy = [n for n in self.roster() if self.membership.alive(n) and not self._done(n)]
+            if not busy and not self.doubts.pending:
+                return
+            await self._changed.wait(min(self.pace.heartbeat, max(0.0, until - loop.time())))
+
+    def _done(self, number: int) -> bool:
+        return self.membership.presence(number).finished
+
+
+@dataclass(frozen=True)
+class _Finished:
+    state: Any
+
+
+def _advance(generator: Any, inbox: Inbox | None) -> Exchange | _Finished:
+    try:
+        exchange: Exchange = generator.send(inbox)
+    except StopIteration as stopped:
+        return _Finished(stopped.value)
+    return exchange

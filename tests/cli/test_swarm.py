@@ -1,0 +1,146 @@
+"""`coterie swarm`: real processes that give the simulator's numbers and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie import simulate
+from coterie.cli.swarm_folders import free_ports, make_folders
+from coterie.cli.swarm_processes import Process, end_all
+from coterie.peer.roster import Roster
+from coterie.peer.settings import load_settings
+
+Command = Callable[..., Any]
+SMALL = ["--model", "mlr", "--peers", "3", "--partition", "dirichlet(0.5)"]
+PATIENCE = 240.0
+
+
+@contextmanager
+def started(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`coterie swarm` whose temporary folders are made in `temporary`."""
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coterie", "swarm", *SMALL, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def peers_of(temporary: Path) -> list[int]:
+    """Processes that run with a folder in `temporary`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:  # it ended meanwhile
+            continue
+        if any(word.startswith(str(temporary).encode() + b"/") for word in words):
+            found.append(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+def test_real_processes_give_the_numbers_of_the_simulator(folder: Path) -> None:
+    with started(folder / "tmp", "--rounds", "2", "--json") as process:
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
+        assert peers_of(folder / "tmp") == []
+        assert list((folder / "tmp").glob("coterie-*")) == []
+    result = json.loads(out)
+    run = simulate(
+        algorithm="d-psgd", data="digits", model="mlr", peers=3, rounds=2, partition="dirichlet(0.5)"
+    )
+    assert [one["name"] for one in result["peers"]] == ["peer-0", "peer-1", "peer-2"]
+    for point in ("after_local", "after_mixing"):
+        expected = run.history.accuracy(point)[-1]
+        found = [one["accuracy"][point] for one in result["peers"]]
+        assert found == pytest.approx(expected.tolist(), abs=1e-6)
+        assert result["accuracy"][point] == pytest.approx(float(expected.mean()), abs=1e-6)
+    assert result["bytes_in"] == result["bytes_out"] > 0
+    assert all(one["rounds"] == 2 and not one["failed"] and not one["refused"] for one in result["peers"])
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_swarm(how: signal.Signals, folder: Path) -> None:
+    temporary = folder / "tmp"
+    with started(temporary, "--rounds", "100000", "--quiet") as process:
+        until(lambda: [*temporary.glob("*/peer-2/state/monitor.json")], "all peers run")
+        assert len(peers_of(temporary)) == 3
+        process.send_signal(how)
+        _, err = process.communicate(timeout=PATIENCE)
+        until(lambda: not peers_of(temporary), "the end of all peers")
+    if how is not signal.SIGKILL:
+        assert (process.returncode, err) == (130, "interrupted\n")
+        assert list(temporary.glob("coterie-*")) == []
+
+
+def test_a_peer_that_dies_says_why(folder: Path) -> None:
+    (folder / "alice").mkdir()
+    process = Process(folder / "alice")
+    try:
+        until(lambda: process.died, "its end")
+        assert (process.code, process.state, process.result()) == (2, "died", None)
+        assert process.last_lines() == [f"error: {folder}/alice is not a peer's folder: it has no peer.toml"]
+    finally:
+        end_all([process])
+
+
+def test_folders_of_peers_that_trust_each_other(folder: Path) -> None:
+    names = ["peer-0", "peer-1", "hub"]
+    made = make_folders(folder, {"algorithm": "fedavg", "peers": 2}, names, "free")
+    assert [load_settings(path).number for path in made] == [0, 1, 2]
+    assert len({load_settings(path).listen for path in made}) == 3
+    for path in made:
+        settings = load_settings(path)
+        assert (settings.mode, settings.experiment) == ("free", str(folder / "experiment.toml"))
+        assert set(Roster.load(path).members) == set(names) - {path.name}
+        assert (path / "identity.pem").stat().st_mode & 0o077 == 0
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports(50))) == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peers", "1"], "a swarm needs at least 2 peers"),
+        (["--algorithm", "fedavg", "--mode", "free"], "'fedavg' needs rounds in step"),
+        (["--algorithm", "d-psdg"], "d-psdg"),
+        (["--dir", "full"], "full exists already and is not empty"),
+        (["--set", "models.mlr=0"], "one architecture"),
+    ],
+)
+def test_mistakes_are_found_before_anything_starts(
+    coterie: Command, folder: Path, arguments: list[str], message: str
+) -> None:
+    (folder / "full").mkdir()
+    (folder / "full" / "file").touch()
+    done = coterie("swarm", *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,123 @@
+"""The digest of an experiment: one for all spellings, another for any other value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.cli import early
+from coterie.cli.blueprints import catalogues
+from coterie.errors import ConfigError
+from coterie.experiments.config import load_toml, resolve
+from coterie.experiments.digest import experiment_digest
+from coterie.experiments.schema import Experiment
+
+START: dict[str, Any] = {
+    "algorithm": "dfedavgm",
+    "data": "digits",
+    "partition": "dirichlet(0.3)",
+    "model": "mlp",
+    "topology": "ring",
+    "peers": 6,
+}
+
+
+def digest(**changes: Any) -> str:
+    return experiment_digest(resolve({**START, **changes}))
+
+
+def test_the_form() -> None:
+    assert len(digest()) == 64
+    assert int(digest(), 16)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        dict(reversed(START.items())),
+        {"seed": 0, "rounds": 20, "training": {"lr": 0.05}},
+        {"training": {"lr_decay": 1}},
+        {"settings": {"mixing": "uniform"}},
+        {"algorithm": "dfedavgm(uniform)"},
+        {"model": "mlp(128)"},
+        {"model": "mlp( hidden = 128 )"},
+        {"partition": "dirichlet(0.30)"},
+        {"data_dir": "/somewhere"},
+        {"execution": {"executor": "looped", "workers": 1, "checkpoint_seconds": 1}},
+    ],
+)
+def test_another_spelling_is_the_same(same: dict[str, Any]) -> None:
+    assert digest(**same) == digest()
+
+
+def test_a_preset_is_what_it_says() -> None:
+    resolved = resolve({**START, "preset": "blend-dfl"})
+    spelled = resolved.model_copy(update={"preset": None})
+    assert experiment_digest(resolved) == experiment_digest(spelled) != digest()
+
+
+def test_a_whole_file_written_out_is_the_same(tmp_path: Path) -> None:
+    experiment = resolve(START)
+    (tmp_path / "all.toml").write_text(experiment.to_toml())
+    assert experiment_digest(resolve(load_toml(tmp_path / "all.toml"))) == experiment_digest(experiment)
+
+
+def test_any_other_value_is_another() -> None:
+    changes: list[dict[str, Any]] = [
+        {"algorithm": "d-psgd"},
+        {"settings": {"mixing": "metropolis"}},
+        {"settings": {"momentum": 0.8}},
+        {"data": "synthetic(1,1)"},
+        {"model": "mlp(64)"},
+        {"model": "mlr"},
+        {"partition": "dirichlet(0.4)"},
+        {"partition": "iid"},
+        {"topology": "full"},
+        {"peers": 7},
+        {"rounds": 21},
+        {"seed": 1},
+        {"init": "independent"},
+        {"classes": 10},
+        {"batchnorm": "local"},
+        {"training": {"lr": 0.06}},
+        {"training": {"steps": 3}},
+        {"splitting": {"validation": 0.1}},
+        {"evaluation": {"every": 3}},
+        {"faults": {"churn": 0.1}},
+    ]
+    digests = [digest(), *(digest(**change) for change in changes)]
+    assert len(set(digests)) == len(digests)
+    tested = {key for change in changes for key in change}
+    left_out = {"data_dir", "execution", "preset", "models"}
+    assert tested | left_out == set(Experiment.model_fields)
+
+
+def test_peers_with_another_model() -> None:
+    def with_models(models: dict[str, str]) -> str:
+        return digest(algorithm="local", models=models)
+
+    one = with_models({"mlp(64)": "0-2", "mlr": "4"})
+    assert one == with_models({"mlr": "4", "mlp(hidden=64)": "0,1,2"})
+    assert one != with_models({"mlp(64)": "0-1", "mlr": "4"})
+
+
+def test_own_files_count_by_content(tmp_path: Path) -> None:
+    digests = []
+    for folder, content in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.py").write_text(f"VALUE = {content}\n")
+        (tmp_path / folder / "edges.txt").write_text("0 1\n")
+        table = {**START, "model": "own.py:Net", "data": "own.py:load", "topology": "edges(edges.txt)"}
+        digests.append(experiment_digest(resolve(table, base_dir=tmp_path / folder)))
+    assert digests[0] == digests[1] != digests[2]
+    (tmp_path / "a" / "own.py").unlink()
+    with pytest.raises(ConfigError, match=r"cannot read .*own\.py"):
+        experiment_digest(resolve(table, base_dir=tmp_path / "a"))
+
+
+@pytest.mark.parametrize("algorithm", ["dfedavgm", "kd-pdfl", "ppdl", "fedavg", "random-gossip(3)"])
+def test_the_same_without_pytorch(algorithm: str) -> None:
+    table = {"algorithm": algorithm, "data": "digits"}
+    assert experiment_digest(early.check(table), catalogues()) == experiment_digest(resolve(table))

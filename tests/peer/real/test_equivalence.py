@@ -1,0 +1,82 @@
+"""Peers that talk over TLS give the simulator's numbers, for every algorithm of the catalogue.
+
+After 5 rounds of 5 peers (and a hub): equal accuracies, and parameters within 1e-4 relative.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_peers import PATIENCE, Swarm, experiment, same_as_simulated
+
+from coterie.algorithms import algorithms
+from coterie.experiments.joining import Joining
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppdl": {"peers": 2},
+    "ppdl-var": {"peers": 2},
+    "random-gossip": {"peers": 3},
+    "kd-pdfl": {"exchange_every": 4},
+    "star-fedavg": {"exchange_every": 4},
+    "fedavg-plus": {"exchange_every": 4},
+}
+AS_PROCESSES = ("d-psgd", "dfedpgp", "ppdl", "kd-pdfl", "fedavg")
+
+
+def same_experiment(name: str) -> dict[str, Any]:
+    return experiment(name, settings=SETTINGS.get(name, {}))
+
+
+async def play(joinings: list[Joining]) -> None:
+    """All peers in this process, each with a training thread of its own, over real sockets."""
+    loop = asyncio.get_running_loop()
+    threads = [ThreadPoolExecutor(1) for _ in joinings]
+
+    def worker(thread: ThreadPoolExecutor) -> Callable[[Callable[[], Any]], Any]:
+        return lambda task: loop.run_in_executor(thread, task)
+
+    try:
+        for joining, thread in zip(joinings, threads, strict=True):
+            joining.peer.work = worker(thread)
+        await asyncio.wait_for(asyncio.gather(*(joining.run() for joining in joinings)), PATIENCE)
+    finally:
+        for thread in threads:
+            thread.shutdown()
+
+
+@pytest.mark.parametrize("name", list(algorithms))
+def test_peers_over_tls_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) -> None:
+    table = same_experiment(name)
+    swarm = Swarm(tmp_path, table)
+    joinings = [swarm.join(number) for number in range(swarm.nodes)]
+    asyncio.run(play(joinings))
+    same_as_simulated(table, {n: joining.peer for n, joining in enumerate(joinings)}, swarm)
+    assert not any(joining.peer.metrics.refused for joining in joinings)
+    assert not any(joining.peer.metrics.missing for joining in joinings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in AS_PROCESSES else pytest.param(name, marks=pytest.mark.slow) for name in algorithms],
+)
+def test_processes_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) -> None:
+    table = same_experiment(name)
+    with Swarm(tmp_path, table) as swarm:
+        swarm.start()
+        swarm.finish()
+        same_as_simulated(table, swarm.peers(), swarm)
+
+
+@pytest.mark.slow
+def test_programs_started_by_hand_give_the_numbers_of_the_simulator(tmp_path: Path) -> None:
+    """As a user starts them: the interpreter anew for each."""
+    table = same_experiment("d-psgd")
+    with Swarm(tmp_path, table) as swarm:
+        swarm.start(executed=True)
+        swarm.finish()
+        same_as_simulated(table, swarm.peers(), swarm)

@@ -1,0 +1,185 @@
+"""Deterministic simulation of the peers' own code: seeded networks that delay, drop, duplicate, reorder and
+cut, and peers that crash and come back. A failing schedule is replayed by its seed:
+
+    pytest "tests/peer/test_schedules.py::test_schedule[17]"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from memory_network import Faults, run_virtually
+from peers_in_memory import Size, World
+
+from coterie.errors import CoterieError
+from coterie.peer.journal import ParcelId
+from coterie.peer.messages import SealAnswer, SealStep
+from coterie.peer.process import Pace, Peer
+from coterie.peer.seal_bodies import unpack_reveal
+from coterie.peer.wire import decode_tree, spec_of
+
+ALGORITHMS = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl", "ppdl", "random-gossip", "fedavg", "gossip-fedavg")
+FREE = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl")
+PUSH_SUM = ("osgp", "dfedpgp")
+LONGEST = 4000.0  # virtual seconds
+
+
+@dataclass
+class Schedule:
+    """What goes wrong, and when."""
+
+    algorithm: str
+    in_step: bool
+    faults: Faults
+    crashes: list[tuple[float, int, float]]  # when, who, for how long
+
+
+def schedule(seed: int) -> Schedule:
+    rng = random.Random(f"schedule-{seed}")
+    algorithm = rng.choice(ALGORITHMS)
+    start, length, side = rng.uniform(0, 10), rng.uniform(0, 20) * rng.choice((0, 1)), rng.randrange(1, 4)
+    one_way = rng.random() < 0.3
+
+    def cut(sender: str, receiver: str, now: float) -> bool:
+        a, b = (int(name.rpartition("-")[2]) < side for name in (sender, receiver))
+        return start <= now < start + length and a != b and (a or not one_way)
+
+    faults = Faults(
+        delay=rng.choice((0.001, 0.02, 0.2)),
+        slow=rng.choice((0.0, 0.02)),
+        lost_request=rng.choice((0.0, 0.05, 0.2)),
+        lost_answer=rng.choice((0.0, 0.05, 0.2)),
+        duplicated=rng.choice((0.0, 0.2)),
+        cut=cut,
+    )
+    crashes = [
+        (rng.uniform(0, 25), rng.randrange(4), rng.uniform(0, 10)) for _ in range(rng.choice((0, 1, 3)))
+    ]
+    return Schedule(algorithm, algorithm not in FREE or rng.random() < 0.6, faults, crashes)
+
+
+class Watched(World):
+    """Looks after every crash whether all that was committed is still there."""
+
+    async def crash_for(self, when: float, number: int, seconds: float) -> None:
+        await asyncio.sleep(when)
+        if self.tasks[number].done():
+            return
+        await self.crash(number)
+        before = self.peers_by_number[number]
+        await asyncio.sleep(seconds)
+        self.start(number)
+        after = self.peers_by_number[number]
+        committed = self.reports[number][-1].round + 1 if self.reports[number] else 0
+        assert after.journal.round >= committed, "a committed round was lost"
+        assert after.journal.round == before.journal.round
+
+    async def play_with(self, crashes: list[tuple[float, int, float]]) -> dict[int, BaseException | None]:
+        for number in range(self.nodes):
+            self.start(number)
+        await asyncio.gather(*(self.crash_for(*crash) for crash in crashes))
+        done = await asyncio.wait_for(
+            asyncio.gather(*self.tasks.values(), return_exceptions=True), timeout=LONGEST
+        )
+        return dict(zip(self.tasks, done, strict=True))
+
+
+def play(seed: int, folder: Path) -> tuple[Watched, dict[int, BaseException | None]]:
+    plan = schedule(seed)
+    pace = Pace(deadline=8.0, join=30.0, heartbeat=1.0, suspect_after=4.0, linger=6.0)
+    world = Watched(
+        plan.algorithm,
+        folder,
+        Size(peers=4, rounds=4, samples=6),
+        plan.faults,
+        seed,
+        pace,
+        in_step=plan.in_step,
+        busy=1.0,
+    )
+    world.network.recording = plan.algorithm in ("ppdl", "random-gossip")
+    return world, run_virtually(world.play_with(plan.crashes))
+
+
+def total_mass(world: World) -> float:
+    """Mass of all committed states, of shares that are taken but not used, and of those in limbo."""
+    peers = world.peers_by_number
+    total = 0.0
+    for peer in peers.values():
+        total += float(peer.state.mass[0]) + float(getattr(peer.state, "mass_in_flight", torch.zeros(1))[0])
+        used = peer.journal.ledger.taken
+        total += sum(share_mass(peer, body) for parcel, body in peer.journal.kept() if parcel not in used)
+        for parcel in peer.doubts.open:
+            if not arrived(peers[parcel.number], ParcelId(peer.number, parcel.round, parcel.slot)):
+                total += share_mass(peer, peer.journal.doubted(parcel))
+    return total
+
+
+def arrived(receiver: Peer, parcel: ParcelId) -> bool:
+    return parcel in receiver.journal.ledger.taken or parcel in receiver.mailbox.held
+
+
+def share_mass(peer: Peer, body: bytes) -> float:
+    body_names = peer.state.params if hasattr(peer.state, "params") else {}
+    for names in (tuple(body_names), peer.node.body):
+        like = spec_of({"values": {n: body_names[n] for n in names}, "mass": {"mu": peer.state.mass}})
+        try:
+            return float(decode_tree(body, like)["mass"]["mu"][0])  # type: ignore[index]
+        except CoterieError:
+            continue
+    raise AssertionError("a share of unknown shape")
+
+
+def revealed(world: World) -> dict[tuple[str, int], tuple[set[str], set[str], int]]:
+    """For each session and member: who revealed a share of its seed, who one of its key, the threshold."""
+    result: dict[tuple[str, int], tuple[set[str], set[str], int]] = defaultdict(lambda: (set(), set(), 0))
+    asked: dict[tuple[str, str], SealStep] = {}
+    for sender, receiver, head, body in world.network.seen:
+        if isinstance(head, SealStep):
+            asked[receiver, sender] = head
+        elif isinstance(head, SealAnswer) and asked[sender, receiver].step == "unmask":
+            step, reveal = asked[sender, receiver], unpack_reveal(body)
+            for member in [*reveal.seeds, *reveal.keys]:
+                seeds, keys, _ = result[step.session, member]
+                (seeds if member in reveal.seeds else keys).add(sender)
+                result[step.session, member] = (seeds, keys, step.threshold)
+    return result
+
+
+def check(seed: int, folder: Path) -> None:
+    world, ends = play(seed, folder)
+    for number, end in ends.items():
+        assert end is None or isinstance(end, CoterieError), f"peer {number}: {end!r}"
+        if end is None:
+            assert world.peers_by_number[number].journal.round == world.size.rounds
+    if schedule(seed).algorithm in PUSH_SUM:
+        assert total_mass(world) == pytest.approx(world.nodes, abs=1e-4)
+    for seeds, keys, threshold in revealed(world).values():
+        assert len(seeds) < threshold or len(keys) < threshold, "a sealed value could be opened"
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_schedule(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(2, 52))
+def test_many_schedules(hundred: int, tmp_path: Path) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        check(seed, tmp_path / str(seed))
+
+
+def test_a_schedule_repeats_itself(tmp_path: Path) -> None:
+    """The same seed gives the same messages, so that a failure can be looked at again."""
+    ends = []
+    for attempt in ("a", "b"):
+        world, _ = play(5, tmp_path / attempt)
+        ends.append([(r.round, r.accuracy) for reports in world.reports.values() for r in reports])
+    assert ends[0] == ends[1]
