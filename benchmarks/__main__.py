@@ -17,6 +17,7 @@ ALL = {
     "around": rounds.around_training,
     "peers": rounds.hundred_thousand_peers,
     "algorithms": algorithms.relative,
+    "bandit": algorithms.bandit,
     "transport": transport.throughput,
     "sealed": peers.sealed,
     "exchange": peers.exchange,
@@ -30,7 +31,7 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "what" else "right")
     for name in sys.argv[1:] or ALL:
         for row in ALL[name]():
-            table.add_row(row.what, f"{row.ratio:.2f}", row.target, row.verdict)
+            table.add_row(row.what, f"{row.ratio:.3g}", row.target, row.verdict)
     Console().print(table)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ from coterie.peer.tls import TlsTransport
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20
+_LOOK_EVERY = 0.25  # seconds between looks at the roster's file
+_MOST_STRANGERS = 1000  # of whom a refusal is logged
 
 
 @dataclass
@@ -74,11 +77,15 @@ class _LiveRoster:
     roster: Roster
     number: int
     _members: Mapping[int, Acquaintance] = field(default_factory=dict)
+    _looked: float = 0.0
 
     def __post_init__(self) -> None:
         self._take_over()
 
     def __call__(self) -> Mapping[int, Acquaintance]:
+        if time.monotonic() - self._looked < _LOOK_EVERY:  # it is asked for many times in every exchange
+            return self._members
+        self._looked = time.monotonic()
         try:
             if self.roster.refresh():
                 self._take_over()
@@ -110,9 +117,13 @@ def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) ->
     contexts = Contexts(folder, roster)
     records = Records(folder / RECORDS_FILE)
 
+    told: set[tuple[str, str]] = set()
+
     def refused(reason: str, who: str) -> None:
         peer.metrics.refused[reason] += 1
-        _log.warning("refused %s: %s", who, reason)
+        if (reason, who) not in told and len(told) < _MOST_STRANGERS:  # the same at every heartbeat: once
+            told.add((reason, who))
+            _log.warning("refused %s: %s", who, reason)
 
     def observed(report: RoundReport) -> None:
         records.append(report)

@@ -14,6 +14,7 @@ from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.frames import AT_ONCE, Frames, Limits, Opening
 from coterie.peer.messages import Head, Refusal
 from coterie.peer.serving import Identify, Refused, about_certificates, log
+from coterie.peer.signals import within
 from coterie.peer.stream import Stream
 from coterie.peer.wire import decode_head, encode_head
 
@@ -64,7 +65,7 @@ class Caller:
     ) -> tuple[Head, bytes]:
         raw = encode_head(head)
         try:
-            return await asyncio.wait_for(self._request(to, address, raw, body, timeout), timeout)
+            return await within(timeout, self._request(to, address, raw, body, timeout))
         except (TimeoutError, asyncio.TimeoutError):
             raise UnreachableError(f"{to} at {address} gave no answer within {timeout:g} s") from None
         except OSError as error:

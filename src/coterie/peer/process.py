@@ -205,13 +205,18 @@ class Peer:
                 while self.journal.round < self.rounds:
                     await self._round()
             self.joined = self.finished = True
+            await self._tell()
             await self._linger()
         finally:
             for task in background:
                 await stop(task)
 
     async def _join(self) -> None:
-        """Wait for everyone, and go on with those who came; who comes back goes where the others are."""
+        """Wait for everyone, and go on with those who came.
+
+        Whoever comes late begins where it stopped; if the others did not wait, it hears so from the first that
+        it sends to, and goes where they are.
+        """
         loop = asyncio.get_running_loop()
         begun = self.journal.begun()
         fresh = self.journal.round == 0 and begun is None
@@ -231,10 +236,7 @@ class Peer:
             )
         if len(alive) < len(everyone):
             _log.warning("going on without %s", sorted(everyone - set(alive)))
-        furthest = max((self.membership.position(n).round for n in alive), default=0)
-        if begun is None:
-            self._skip_to(furthest - 1)
-        else:
+        if begun is not None:
             self.mailbox.begin(begun)
         self.joined = True
 

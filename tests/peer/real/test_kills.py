@@ -46,7 +46,16 @@ def kill_at_random(swarm: Swarm, kills: int, seed: int) -> None:
 
 
 def _reach(swarm: Swarm, round: int) -> None:
-    swarm.until(lambda: max(swarm.rounds()) >= round, f"round {round}")
+    """Wait for the first peer in this round; nobody's checkpoint may go back meanwhile."""
+    highest = swarm.rounds()
+
+    def reached() -> bool:
+        now = swarm.rounds()
+        assert all(new >= old for new, old in zip(now, highest, strict=True)), "a committed round was lost"
+        highest[:] = now
+        return max(now) >= round
+
+    swarm.until(reached, f"round {round}")
 
 
 def check_end(swarm: Swarm) -> None:
