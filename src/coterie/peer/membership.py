@@ -102,7 +102,8 @@ class Membership:
             hello.finished,
         )
         presence.seen, presence.trouble = asyncio.get_running_loop().time(), ""
-        presence.position, presence.finished, presence.address = position, hello.finished, hello.address
+        presence.position, presence.address = position, hello.address
+        presence.finished |= hello.finished  # an answer from before may arrive later
         self._learn(hello.addresses)
         if news:
             self.changed.fire()

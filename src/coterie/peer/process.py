@@ -214,8 +214,8 @@ class Peer:
     async def _join(self) -> None:
         """Wait for everyone, and go on with those who came.
 
-        Whoever comes late begins where it stopped; if the others did not wait, it hears so from the first that
-        it sends to, and goes where they are.
+        Whoever comes late begins where it stopped; if the others did not wait, it hears so from the first
+        that it sends to, and goes where they are.
         """
         loop = asyncio.get_running_loop()
         begun = self.journal.begun()

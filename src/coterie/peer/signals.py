@@ -17,10 +17,10 @@ class Signal:
     """
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[bool]] = set()
+        self._waiters: dict[asyncio.Future[bool], None] = {}  # woken in the order in which they came
 
     def fire(self) -> None:
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             _wake(waiter, True)
 
@@ -29,12 +29,12 @@ class Signal:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(timeout, _wake, waiter, False)
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             return await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
 
 def _wake(waiter: asyncio.Future[bool], fired: bool) -> None:

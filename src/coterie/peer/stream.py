@@ -27,6 +27,7 @@ class Stream:
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
         self._loop = asyncio.get_running_loop()
         prepare(sock)
+        sock.getpeername()  # an error if the other side is gone: then wrap_socket would not close the socket
         self._socket = strict(context).wrap_socket(
             sock, server_side=server_side, do_handshake_on_connect=False
         )
