@@ -25,6 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "star-fedavg": {"exchange_every": 4},
     "fedavg-plus": {"exchange_every": 4},
 }
+# A busy machine must not look like an absent peer.
+PACE = {"heartbeat": 1.0, "suspect_after": 60.0, "deadline": 120.0}
 AS_PROCESSES = ("d-psgd", "dfedpgp", "ppdl", "kd-pdfl", "fedavg")
 
 
@@ -52,7 +54,7 @@ async def play(joinings: list[Joining]) -> None:
 @pytest.mark.parametrize("name", list(algorithms))
 def test_peers_over_tls_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) -> None:
     table = same_experiment(name)
-    swarm = Swarm(tmp_path, table)
+    swarm = Swarm(tmp_path, table, settings=PACE)
     joinings = [swarm.join(number) for number in range(swarm.nodes)]
     asyncio.run(play(joinings))
     for joining in joinings:  # whoever ends may break off a handshake of its last heartbeat
@@ -67,7 +69,7 @@ def test_peers_over_tls_give_the_numbers_of_the_simulator(name: str, tmp_path: P
 )
 def test_processes_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) -> None:
     table = same_experiment(name)
-    with Swarm(tmp_path, table) as swarm:
+    with Swarm(tmp_path, table, settings=PACE) as swarm:
         swarm.start()
         swarm.finish()
         same_as_simulated(table, swarm.peers(), swarm)
@@ -77,7 +79,7 @@ def test_processes_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) 
 def test_programs_started_by_hand_give_the_numbers_of_the_simulator(tmp_path: Path) -> None:
     """As a user starts them: the interpreter anew for each."""
     table = same_experiment("d-psgd")
-    with Swarm(tmp_path, table) as swarm:
+    with Swarm(tmp_path, table, settings=PACE) as swarm:
         swarm.start(executed=True)
         swarm.finish()
         same_as_simulated(table, swarm.peers(), swarm)
