@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # A busy machine must not look like an absent peer.
 PACE = {"heartbeat": 1.0, "suspect_after": 60.0, "deadline": 120.0}
-AS_PROCESSES = ("d-psgd", "dfedpgp", "ppdl", "kd-pdfl", "fedavg")
+AS_PROCESSES = ("dfedpgp", "ppdl", "fedavg")
 
 
 def same_experiment(name: str) -> dict[str, Any]:

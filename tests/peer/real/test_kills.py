@@ -74,7 +74,7 @@ def check_end(swarm: Swarm) -> None:
         assert total_mass(swarm.peers()) == pytest.approx(PEERS, abs=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["d-psgd", PUSH_SUM])
+@pytest.mark.parametrize("algorithm", [pytest.param("d-psgd", marks=pytest.mark.slow), PUSH_SUM])
 def test_five_kills(algorithm: str, tmp_path: Path) -> None:
     with make(tmp_path, algorithm, rounds=30) as swarm:
         swarm.start()

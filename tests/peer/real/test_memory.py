@@ -21,7 +21,9 @@ MOST = 400_000_000  # above what the process had when its exchange began
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is read from Linux' /proc")
-@pytest.mark.parametrize("answered", [False, True], ids=["sends", "sends and receives"])
+@pytest.mark.parametrize(
+    "answered", [pytest.param(False, marks=pytest.mark.slow), True], ids=["sends", "sends and receives"]
+)
 def test_large_models_and_many_neighbours(answered: bool, tmp_path: Path) -> None:
     hidden = MODEL // 4 // (64 + 1 + 10)
     table = experiment(peers=NEIGHBOURS + 1, rounds=1, model=f"mlp({hidden})")
