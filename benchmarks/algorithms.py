@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from functools import lru_cache
 
 import torch
 
+from benchmarks.images import images
 from benchmarks.timing import Row, by_turns
 from coterie.algorithms import algorithms
-from coterie.data import Source, load
 from coterie.experiments.api import simulate
 from coterie.learning.bandits import Bandit
 from coterie.protocol import Links
@@ -21,16 +20,12 @@ _WANTED = {"blend-dfl": 1.4, "dfedsam": 2.1}
 _ROUNDS = 4
 
 
-@lru_cache(maxsize=1)
-def _mnist() -> Source:
-    return load("mnist", peers=20, seed=0)
-
-
 def seconds_per_round(algorithm: str, topology: str) -> float:
-    """The median round after the first, of 20 peers with 300 images of MNIST and 5 local epochs."""
+    """The median round after the first, of 20 peers with 300 images and 5 local epochs."""
     run = simulate(
         algorithm,
-        data=_mnist(),
+        data=images(),
+        model="mlp",
         partition="rotations(4)",
         topology=topology,
         peers=20,
@@ -60,7 +55,7 @@ def bandit() -> list[Row]:
     ours = (time.perf_counter() - start) / rounds
     learning = simulate(
         "ppdl",
-        data="fashion-mnist",
+        data=images(),
         model="ppdl-cnn",
         partition="rotations(4)",
         topology="full",

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.images import images
 from benchmarks.timing import Row
-from coterie.experiments.config import resolve
-from coterie.experiments.running import run
+from coterie.experiments.api import simulate
 from coterie.learning import cores, executor
 
 _GIB = 1 << 30
@@ -39,24 +39,24 @@ def around_training() -> list[Row]:
 
 
 def _around(epochs: int, rounds: int, wanted: float | None) -> Row:
-    experiment = resolve(
-        {
-            "algorithm": "d-psgd",
-            "data": "mnist",
-            "partition": "iid",
-            "topology": "random-regular(4)",
-            "peers": 100,
-            "rounds": rounds,
-            "splitting": {"samples_per_peer": 600},
-            "training": {"batch_size": 20, "epochs": epochs},
-            # Every second round, as in the default plan of 100 rounds, and on the peers' own test data.
-            "evaluation": {"every": 2, "global_accuracy": "never"},
-            "execution": {"executor": "stacked"},
-        }
-    )
     clock = _Clock()
     with tempfile.TemporaryDirectory() as folder, clock.watching():
-        run(experiment, run_dir=Path(folder) / "run", observer=clock.tick)
+        simulate(
+            "d-psgd",
+            data=images(),
+            model="mlp",
+            partition="iid",
+            topology="random-regular(4)",
+            peers=100,
+            rounds=rounds,
+            splitting={"samples_per_peer": 600},
+            training={"batch_size": 20, "epochs": epochs},
+            # Every second round, as in the default plan of 100 rounds, and on the peers' own test data.
+            evaluation={"every": 2, "global_accuracy": "never"},
+            execution={"executor": "stacked"},
+            run_dir=Path(folder) / "run",
+            observer=clock.tick,
+        )
     whole = (clock.last - clock.first) * cores()  # core-seconds between the ends of the first and last rounds
     steps = clock.spent["run"] - clock.spent["_feed"] - clock.spent["batch"]
     steps *= (rounds - 1) / rounds

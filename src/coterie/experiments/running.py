@@ -17,7 +17,7 @@ from coterie.experiments.history import History, distribution
 from coterie.experiments.prepare import Objects, Prepared, prepare
 from coterie.experiments.run_folder import RunFolder
 from coterie.experiments.schema import Experiment
-from coterie.learning import Executor, ExecutorName, Workers, pinned_threads
+from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
 from coterie.protocol import Params, Point
 from coterie.simulation import (
     Architecture,
@@ -192,6 +192,7 @@ class _Runner:
             return self._play(simulation, folder.cut(simulation.round), folder)
 
     def _workers(self) -> Workers:
+        keep_freed_memory()
         return Workers(self.experiment.execution.workers)
 
     def _executor_name(self, workers: Workers) -> ExecutorName:

@@ -6,7 +6,7 @@ from coterie.learning.losses import cross_entropy
 from coterie.learning.node import LearningNode
 from coterie.learning.settings import LocalWork
 from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Update
-from coterie.learning.workers import Workers, cores, pinned_threads
+from coterie.learning.workers import Workers, cores, keep_freed_memory, pinned_threads
 
 __all__ = [
     "SGD",
@@ -24,6 +24,7 @@ __all__ = [
     "check_module",
     "cores",
     "cross_entropy",
+    "keep_freed_memory",
     "model_tree",
     "pinned_threads",
 ]

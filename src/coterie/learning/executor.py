@@ -31,6 +31,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 
 _CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
+_PADDING = 1.15  # how much more padding is cheaper than to copy the models
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
 _FEWEST_TASKS = 4  # leave something for every worker when there are few rows
 
@@ -138,18 +139,13 @@ class Executor:
         `see` is called from worker threads, for disjoint parts. layer: its outputs instead of the logits.
         """
         sizes = split.sizes[rows]
-        order = torch.argsort(sizes, descending=True, stable=True)
-        order = order[sizes[order] > 0]
-        if not len(order):
+        some = (sizes > 0).nonzero().flatten()
+        if not len(some):
             return  # nobody has such samples; splitting an empty list would give one empty chunk
         features = max(1, federation.x[:1].numel() * 4)
         per_task = max(1, _FORWARD_BYTES // features)  # samples
-        if self._model.one_by_one:
-            chunks = list(order.split(1))
-        else:
-            chunk_rows = self._chunk_rows(params, len(order))
-            widest = int(sizes.max()) if len(sizes) else 1
-            chunks = list(order.split(max(1, min(chunk_rows, per_task // max(1, widest)))))
+        chunk_rows = min(self._chunk_rows(params, len(some)), max(1, per_task // int(sizes.max())))
+        chunks = _chunks(some, sizes, chunk_rows)
 
         def task(chunk: Tensor) -> None:
             own = _some_rows(params, chunk)
@@ -286,6 +282,20 @@ class _Feed:
         x = self.federation.x.index_select(0, pool.flatten()).view(*pool.shape, *self.federation.x.shape[1:])
         noise = None if self.noise is None else self.noise[step, :active]
         return Batch(x, y, rows, index, present, noise)
+
+
+def _chunks(rows: Tensor, sizes: Tensor, chunk_rows: int) -> list[Tensor]:
+    """Rows that are visited together, padded to the longest of them.
+
+    In their own order, whose models need no copy, unless sorting by size saves much padding.
+    """
+
+    def padded(chunks: tuple[Tensor, ...]) -> int:
+        return sum(len(chunk) * int(sizes[chunk].max()) for chunk in chunks)
+
+    as_they_are = rows.split(chunk_rows)
+    by_size = rows[sizes[rows].argsort(descending=True, stable=True)].split(chunk_rows)
+    return list(as_they_are if padded(as_they_are) <= _PADDING * padded(by_size) else by_size)
 
 
 def _place(rows: Tensor) -> slice | Tensor:
