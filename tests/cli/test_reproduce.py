@@ -132,6 +132,20 @@ def test_another_scale_is_another_table(coterie: Command, table: str, folder: Pa
     assert {claim["status"] for claim in result["claims"]} == {"unknown"}
 
 
+def test_only_some_rows_or_columns_are_run(coterie: Command, table: str, folder: Path) -> None:
+    options = ("--jobs", "1", "--out", "out", "--no-plots", "--json")
+    done = coterie("reproduce", table, "--only", "local", *options)
+    assert done.exit_code == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert [cell["row"] for cell in result["missing"]] == ["d-psgd"]
+    done = coterie("reproduce", table, "--only", "dir", "--only", "d-psgd", *options)
+    (result,) = json.loads(done.stdout)
+    assert result["missing"] == []
+    wrong = coterie("reproduce", table, "--only", "locl", *options)
+    assert wrong.exit_code == 2
+    assert "did you mean local" in wrong.stderr
+
+
 def test_a_broken_cell_is_reported_while_the_others_finish(coterie: Command, folder: Path) -> None:
     (folder / "own.toml").write_text(TABLE.replace("[[figures]]", BROKEN + "\n[[figures]]"))
     done = coterie("reproduce", "own.toml", "--jobs", "1", "--out", "out")

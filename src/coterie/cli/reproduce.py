@@ -56,6 +56,10 @@ def reproduce(
         Scale, typer.Option(help="smoke: seconds; laptop: minutes to an hour; paper: as printed.")
     ] = Scale.smoke,
     seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds, from 0 on.")] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only this row or column; may be repeated.", show_default=False),
+    ] = None,
     out: Out = Path("reproductions"),
     jobs: Jobs = None,
     data_dir: Annotated[
@@ -74,6 +78,7 @@ def reproduce(
         _list(json)
         return
     wanted = {one.name: one for name in names for one in reproducing.find(name)}
+    reproducing.check_only(list(wanted.values()), scale.value, only or [])
     plans = _plans(list(wanted.values()), scale.value, seeds, data_dir)
     finished = []
     from coterie.cli import playing
@@ -81,8 +86,9 @@ def reproduce(
     with running_cells.runner(out / CELLS, jobs, plans_of(plans)) as runner:
         for one, cells in plans:
             if not tables_only:
-                with CellProgress(one.name, cells, quiet) as progress, running_cells.interruptible():
-                    runner.run(cells, progress)
+                todo = reproducing.chosen(cells, only or [])
+                with CellProgress(one.name, todo, quiet) as progress, running_cells.interruptible():
+                    runner.run(todo, progress)
             finished.append(_report(one, scale.value, cells, out, json, quiet, not no_plots))
     if json:
         from coterie.reporting.reproduction_text import as_json

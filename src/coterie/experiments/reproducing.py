@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,25 @@ class Reproducible:
                         raise ConfigError(f"{where}: {error}") from None
                     cells.append(Cell(experiment, labels))
         return cells
+
+
+def chosen(cells: Sequence[Cell], only: Collection[str]) -> list[Cell]:
+    """The cells of the rows and columns named; without a row among them all rows, likewise columns."""
+    result = list(cells)
+    for part in ("row", "column"):
+        named = {cell.labels[part] for cell in cells}.intersection(only)
+        result = [cell for cell in result if not named or cell.labels[part] in named]
+    return result
+
+
+def check_only(wanted: Sequence[Reproducible], scale: Scale, only: Sequence[str]) -> None:
+    """Refuse a name that is no row or column of anything wanted."""
+    known = {
+        part.name for one in wanted for part in (*one.table.rows_at(scale), *one.table.columns_at(scale))
+    }
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"--only {name}: no row or column is called so; {nearest(name, sorted(known))}")
 
 
 def names() -> list[str]:
