@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import multiprocessing
 import socket
 import ssl
@@ -15,12 +14,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from benchmarks.timing import Row, best_seconds, by_turns
+from coterie.peer import certificates
 from coterie.peer.messages import Head, Parcel, Receipt
 from coterie.peer.tls import TlsTransport
 from coterie.peer.transport import Body
@@ -150,20 +145,5 @@ def _context(folder: Path, side: int) -> ssl.SSLContext:
 
 
 def _make_certificate(folder: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peer")])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "key.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + private)
+    key = certificates.new_key()
+    (folder / "key.pem").write_bytes(certificates.pair_pem(key, certificates.self_signed(key, "peer")))

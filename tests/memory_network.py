@@ -161,7 +161,8 @@ class MemoryTransport:
         if handler is None or self.network.generations[to] != generation:
             raise UnreachableError(f"{to} went away")
         try:
-            await handler.admit(self.name, head, len(body))
+            if (wait := handler.admit(self.name, head, len(body))) is not None:
+                await wait
             if self.network.generations[to] != generation or to not in self.network.handlers:
                 raise UnreachableError(f"{to} went away")
             if self.network.recording:

@@ -28,17 +28,14 @@ from safetensors import safe_open
 
 from coterie import simulate
 from coterie.algorithms import algorithms
-from coterie.algorithms.dfedpgp import DFedPGP
 from coterie.experiments.history import History
 from coterie.experiments.joining import Joining, join
 from coterie.experiments.peer_records import RECORDS_FILE, Records
 from coterie.peer.cards import card_of
 from coterie.peer.identity import Identity
-from coterie.peer.journal import ParcelId
 from coterie.peer.process import Peer
 from coterie.peer.roster import ROSTER_FILE, roster_text
 from coterie.peer.settings import SETTINGS_FILE, PeerSettings, settings_text
-from coterie.peer.wire import decode_tree, spec_of
 from coterie.protocol import Params
 
 PORT = 7400
@@ -255,27 +252,6 @@ def same_as_simulated(table: Mapping[str, Any], peers: Mapping[int, Peer], swarm
         for point, accuracy in last["accuracy"].items():
             expected = float(history.accuracy(point)[-1][number])
             assert accuracy is None if expected != expected else abs(accuracy - expected) < 1e-6
-
-
-def total_mass(peers: Mapping[int, Peer]) -> float:
-    """Push-sum's mass in all committed states, in shares that are taken but not used, and in limbo."""
-    total = 0.0
-    for peer in peers.values():
-        state = peer.state
-        total += float(state.mass[0]) + float(getattr(state, "mass_in_flight", torch.zeros(1))[0])
-        used = peer.journal.ledger.taken
-        total += sum(_share_mass(peer, body) for parcel, body in peer.journal.kept() if parcel not in used)
-        for parcel in peer.doubts.open:
-            receiver, same = peers[parcel.number], ParcelId(peer.number, parcel.round, parcel.slot)
-            if same not in receiver.journal.ledger.taken and same not in receiver.mailbox.held:
-                total += _share_mass(peer, peer.journal.doubted(parcel))
-    return total
-
-
-def _share_mass(peer: Peer, body: bytes) -> float:
-    shared = peer.node.body if isinstance(peer.algorithm, DFedPGP) else tuple(peer.state.params)
-    like = spec_of({"values": {n: peer.state.params[n] for n in shared}, "mass": {"mu": peer.state.mass}})
-    return float(decode_tree(body, like)["mass"]["mu"][0])  # type: ignore[index, arg-type]
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -284,9 +284,15 @@ def test_iot_devices_joins_drops_and_splits(tmp_path):
     source = load("iot-devices", data_dir=tmp_path, peers=1, seed=0)
     assert source.class_names == ("TV", "watch")
     x, y = torch.cat((source.x_train, source.x_test)), torch.cat((source.y_train, source.y_test))
-    # `same` is the first column that is constant once water_sensor is gone; `always` stays.
-    assert sorted(x.tolist()) == [[float(i), -float(i), 1.0] for i in range(20)]
-    assert torch.equal(y, 1 - x[:, 0].long() % 2)
+    # `same` is the first column that is constant once water_sensor is gone; `always` stays, as zeros.
+    torch.testing.assert_close(x[:, 1:], torch.stack((-x[:, 0], torch.zeros(20)), 1))
+    number = x[:, 0].argsort().argsort()  # rows 0 to 19 have the values 0 to 19
+    torch.testing.assert_close(
+        x[:, 0].sort().values.diff(), torch.full((19,), float(x[:, 0].std() / 5.91608))
+    )
+    assert torch.equal(y, 1 - number % 2)
+    assert source.x_train[:, 0].mean().abs() < 1e-6
+    assert abs(float(source.x_train[:, 0].std(correction=0)) - 1) < 1e-6
     assert torch.bincount(source.y_test).tolist() == [2, 2]  # a quarter of ten, rounded to even
 
 

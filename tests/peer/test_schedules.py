@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from memory_network import Faults, run_virtually
 from peers_in_memory import Size, World
+from push_sum_mass import total_mass
 
 from coterie.errors import CoterieError
-from coterie.peer.journal import ParcelId
 from coterie.peer.messages import SealAnswer, SealStep
-from coterie.peer.process import Pace, Peer
+from coterie.peer.process import Pace
 from coterie.peer.seal_bodies import unpack_reveal
-from coterie.peer.wire import decode_tree, spec_of
 
 ALGORITHMS = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl", "ppdl", "random-gossip", "fedavg", "gossip-fedavg")
 FREE = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl")
@@ -107,35 +105,6 @@ def play(seed: int, folder: Path) -> tuple[Watched, dict[int, BaseException | No
     return world, run_virtually(world.play_with(plan.crashes))
 
 
-def total_mass(world: World) -> float:
-    """Mass of all committed states, of shares that are taken but not used, and of those in limbo."""
-    peers = world.peers_by_number
-    total = 0.0
-    for peer in peers.values():
-        total += float(peer.state.mass[0]) + float(getattr(peer.state, "mass_in_flight", torch.zeros(1))[0])
-        used = peer.journal.ledger.taken
-        total += sum(share_mass(peer, body) for parcel, body in peer.journal.kept() if parcel not in used)
-        for parcel in peer.doubts.open:
-            if not arrived(peers[parcel.number], ParcelId(peer.number, parcel.round, parcel.slot)):
-                total += share_mass(peer, peer.journal.doubted(parcel))
-    return total
-
-
-def arrived(receiver: Peer, parcel: ParcelId) -> bool:
-    return parcel in receiver.journal.ledger.taken or parcel in receiver.mailbox.held
-
-
-def share_mass(peer: Peer, body: bytes) -> float:
-    body_names = peer.state.params if hasattr(peer.state, "params") else {}
-    for names in (tuple(body_names), peer.node.body):
-        like = spec_of({"values": {n: body_names[n] for n in names}, "mass": {"mu": peer.state.mass}})
-        try:
-            return float(decode_tree(body, like)["mass"]["mu"][0])  # type: ignore[index]
-        except CoterieError:
-            continue
-    raise AssertionError("a share of unknown shape")
-
-
 def revealed(world: World) -> dict[tuple[str, int], tuple[set[str], set[str], int]]:
     """For each session and member: who revealed a share of its seed, who one of its key, the threshold."""
     result: dict[tuple[str, int], tuple[set[str], set[str], int]] = defaultdict(lambda: (set(), set(), 0))
@@ -159,7 +128,7 @@ def check(seed: int, folder: Path) -> None:
         if end is None:
             assert world.peers_by_number[number].journal.round == world.size.rounds
     if schedule(seed).algorithm in PUSH_SUM:
-        assert total_mass(world) == pytest.approx(world.nodes, abs=1e-4)
+        assert total_mass(world.peers_by_number) == pytest.approx(world.nodes, abs=1e-4)
     for seeds, keys, threshold in revealed(world).values():
         assert len(seeds) < threshold or len(keys) < threshold, "a sealed value could be opened"
 

@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,8 +137,8 @@ class Doomed:
     step: str
     collector: str = "peer-0"
 
-    async def admit(self, caller: str, head: Head, size: int) -> None:
-        await self.handler.admit(caller, head, size)
+    def admit(self, caller: str, head: Head, size: int) -> Awaitable[None] | None:
+        return self.handler.admit(caller, head, size)
 
     async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
         if isinstance(head, SealStep) and head.step == self.step and caller == self.collector:

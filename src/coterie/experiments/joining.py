@@ -26,6 +26,7 @@ from coterie.peer.frames import Limits
 from coterie.peer.identity import Identity
 from coterie.peer.journal import Journal
 from coterie.peer.membership import Acquaintance
+from coterie.peer.metrics import Metrics
 from coterie.peer.monitoring import MONITOR_FILE, Monitor, pages_of
 from coterie.peer.names import split_address
 from coterie.peer.process import Pace, Peer, RoundReport
@@ -102,8 +103,55 @@ class _LiveRoster:
         }
 
 
+@dataclass
+class _Refusals:
+    """Counts refusals. The same reason for the same peer, as at every heartbeat, is logged once."""
+
+    metrics: Metrics
+    _told: set[tuple[str, str]] = field(default_factory=set)
+
+    def __call__(self, reason: str, who: str) -> None:
+        self.metrics.refused[reason] += 1
+        if (reason, who) not in self._told and len(self._told) < _MOST_STRANGERS:
+            self._told.add((reason, who))
+            _log.warning("refused %s: %s", who, reason)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a peer's files say, checked."""
+
+    folder: Path
+    settings: PeerSettings
+    roster: Roster
+    experiment: Experiment
+    prepared: Prepared
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+
 def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) -> Joining:
     """Everything that can be wrong with a peer's files is found here, before anything is sent."""
+    plan = _plan(folder)
+    metrics, records = Metrics(), Records(folder / RECORDS_FILE)
+
+    def observed(report: RoundReport) -> None:
+        records.append(report)
+        if observer is not None:
+            observer(report)
+
+    transport = _transport(plan, metrics)
+    peer = _peer(plan, transport, metrics, observed)
+    records.keep_until(peer.journal.round)
+    monitor = None
+    if plan.settings.metrics:
+        monitor = Monitor(plan.settings.metrics, pages_of(peer), plan.state / MONITOR_FILE)
+    return Joining(folder, plan.settings, plan.experiment, plan.prepared, peer, transport, monitor)
+
+
+def _plan(folder: Path) -> _Plan:
     settings = load_settings(folder)
     identity, roster = Identity.load(folder), Roster.load(folder)
     if identity.name != settings.name:
@@ -113,35 +161,30 @@ def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) ->
     experiment = experiment_of(settings)
     prepared = prepare_for(experiment, settings)
     _check(experiment, prepared, settings, roster)
+    return _Plan(folder, settings, roster, experiment, prepared)
+
+
+def _transport(plan: _Plan, metrics: Metrics) -> TlsTransport:
+    settings, contexts = plan.settings, Contexts(plan.folder, plan.roster)
     host, port = split_address(settings.listen)
-    contexts = Contexts(folder, roster)
-    records = Records(folder / RECORDS_FILE)
-
-    told: set[tuple[str, str]] = set()
-
-    def refused(reason: str, who: str) -> None:
-        peer.metrics.refused[reason] += 1
-        if (reason, who) not in told and len(told) < _MOST_STRANGERS:  # the same at every heartbeat: once
-            told.add((reason, who))
-            _log.warning("refused %s: %s", who, reason)
-
-    def observed(report: RoundReport) -> None:
-        records.append(report)
-        if observer is not None:
-            observer(report)
-
-    transport = TlsTransport(
+    return TlsTransport(
         settings.name,
         host,
         port,
         server_context=contexts.server,
         client_context=contexts.client,
-        identify=roster.identify,
-        spool=folder / "state" / "spool",
+        identify=plan.roster.identify,
+        spool=plan.state / "spool",
         limits=Limits(in_memory=settings.memory * _MEBIBYTE // 8),
-        refused=refused,
+        refused=_Refusals(metrics),
     )
-    peer = Peer(
+
+
+def _peer(
+    plan: _Plan, transport: TlsTransport, metrics: Metrics, observer: Callable[[RoundReport], None]
+) -> Peer:
+    settings, experiment, prepared = plan.settings, plan.experiment, plan.prepared
+    return Peer(
         name=settings.name,
         address=settings.address,
         node=node_of(experiment, prepared, settings.number),
@@ -149,23 +192,19 @@ def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) ->
         topology=prepared.topology,
         rounds=experiment.rounds,
         digest=experiment_digest(experiment),
-        roster=_LiveRoster(roster, settings.number),
+        roster=_LiveRoster(plan.roster, settings.number),
         transport=transport,
-        journal=Journal(folder / "state"),
+        journal=Journal(plan.state),
         pace=_pace(settings),
         in_step=settings.mode == "synchronous",
         staleness=settings.staleness,
         withheld=_withheld(experiment, prepared),
-        sign=lambda message: Identity.load(folder).sign(message),
-        verify=roster.verify,
+        sign=lambda message: Identity.load(plan.folder).sign(message),
+        verify=plan.roster.verify,
         evaluates=experiment.evaluates,
-        observer=observed,
+        observer=observer,
+        metrics=metrics,
     )
-    records.keep_until(peer.journal.round)
-    monitor = None
-    if settings.metrics:
-        monitor = Monitor(settings.metrics, pages_of(peer), folder / "state" / MONITOR_FILE)
-    return Joining(folder, settings, experiment, prepared, peer, transport, monitor)
 
 
 def experiment_of(settings: PeerSettings) -> Experiment:

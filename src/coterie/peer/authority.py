@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -19,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coterie.errors import ConfigError
 from coterie.files import write_atomically
 from coterie.peer import certificates
-from coterie.peer.certificates import AUTHORITY_DAYS, PEER_DAYS, PrivateKey, PublicKey
-from coterie.peer.files import SECRET, locked, make_private_folder, read_secret, write_new
+from coterie.peer.certificates import AUTHORITY_DAYS, PEER_DAYS, PublicKey
+from coterie.peer.credentials import Credentials
+from coterie.peer.files import locked
 
 AUTHORITY_FILE = "authority.pem"
 ISSUED_FILE = "issued.csv"
@@ -28,13 +28,10 @@ _COLUMNS = ["serial", "name", "key", "valid_until"]
 Issued = dict[str, str]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Authority:
+class Authority(Credentials):
     """The key and certificate of an authority's folder."""
 
-    folder: Path
-    certificate: x509.Certificate
-    _key: PrivateKey = field(repr=False)
+    FILE, OWNER = AUTHORITY_FILE, "an authority"
 
     @classmethod
     def create(
@@ -56,31 +53,14 @@ class Authority:
             valid_from=valid_from,
             authority=True,
         )
-        make_private_folder(folder)
-        write_new(folder / AUTHORITY_FILE, certificates.pair_pem(key, certificate), SECRET)
-        return cls(folder, certificate, key)
+        return cls(folder, certificate, key)._written()
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        path = folder / AUTHORITY_FILE
-        if not path.is_file():
-            raise ConfigError(f"{folder} is not an authority's folder: it has no {AUTHORITY_FILE}")
-        key, certificate = certificates.parse_pair(read_secret(path), path)
-        if not certificates.may_sign_others(certificate):
-            raise ConfigError(f"{path} is a peer's certificate, which may not sign others")
-        return cls(folder, certificate, key)
-
-    @property
-    def name(self) -> str:
-        return certificates.common_name(self.certificate)
-
-    @property
-    def fingerprint(self) -> str:
-        return certificates.fingerprint(self.certificate)
-
-    @property
-    def certificate_pem(self) -> str:
-        return certificates.certificate_pem(self.certificate)
+        authority = super().load(folder)
+        if not certificates.may_sign_others(authority.certificate):
+            raise ConfigError(f"{authority.path} is a peer's certificate, which may not sign others")
+        return authority
 
     def sign(
         self,
@@ -133,9 +113,6 @@ class Authority:
         writer.writeheader()
         writer.writerows(issued)
         write_atomically(self.folder / ISSUED_FILE, text.getvalue().encode())
-
-    def __repr__(self) -> str:
-        return f"Authority({self.name!r}, {self.fingerprint})"
 
 
 def _read_request(pem: str) -> tuple[str, PublicKey]:

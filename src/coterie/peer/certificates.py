@@ -180,11 +180,13 @@ def signer(message: bytes, proof: bytes) -> bytes | None:
     return der
 
 
+@lru_cache(maxsize=256)
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 of the whole certificate: AB:CD:..."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
+@lru_cache(maxsize=256)
 def common_name(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
     """The only common name; raises ConfigError."""
     values = [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

@@ -1,13 +1,8 @@
-"""Who a peer is: a private key and a certificate, in one file of its folder that only its owner reads.
-
-Key and certificate share the file `identity.pem`, so that one rename replaces both. The key never leaves that
-file and this process, and appears in no message, log or `repr`.
-"""
+"""Who a peer is: the private key and certificate in `identity.pem` of its folder."""
 
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +12,8 @@ from cryptography import x509
 from coterie.errors import ConfigError
 from coterie.peer import certificates
 from coterie.peer.certificates import PEER_DAYS, PrivateKey
-from coterie.peer.files import SECRET, make_private_folder, read_secret, replace_secret, write_new
+from coterie.peer.credentials import Credentials
+from coterie.peer.files import read_secret
 
 IDENTITY_FILE = "identity.pem"
 
@@ -36,13 +32,10 @@ class Signer(Protocol):
         """The PEM certificate for a PEM request."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Identity:
+class Identity(Credentials):
     """The key and certificate of a peer's folder."""
 
-    folder: Path
-    certificate: x509.Certificate
-    _key: PrivateKey = field(repr=False)
+    FILE, OWNER = IDENTITY_FILE, "a peer"
 
     @classmethod
     def create(
@@ -58,30 +51,7 @@ class Identity:
         if (folder / IDENTITY_FILE).exists():
             raise ConfigError(f"{folder / IDENTITY_FILE} exists already; a new key is made by rotating it")
         key, certificate = _new_pair(name, authority, valid_days, valid_from)
-        make_private_folder(folder)
-        write_new(folder / IDENTITY_FILE, certificates.pair_pem(key, certificate), SECRET)
-        return cls(folder, certificate, key)
-
-    @classmethod
-    def load(cls, folder: Path) -> Identity:
-        path = folder / IDENTITY_FILE
-        if not path.is_file():
-            raise ConfigError(f"{folder} is not a peer's folder: it has no {IDENTITY_FILE}")
-        key, certificate = certificates.parse_pair(read_secret(path), path)
-        certificates.common_name(certificate)
-        return cls(folder, certificate, key)
-
-    @property
-    def name(self) -> str:
-        return certificates.common_name(self.certificate)
-
-    @property
-    def fingerprint(self) -> str:
-        return certificates.fingerprint(self.certificate)
-
-    @property
-    def certificate_pem(self) -> str:
-        return certificates.certificate_pem(self.certificate)
+        return cls(folder, certificate, key)._written()
 
     @property
     def self_signed(self) -> bool:
@@ -96,7 +66,7 @@ class Identity:
     ) -> Identity:
         """A new key and certificate in place of the old ones, which stay until both are written."""
         key, certificate = _new_pair(self.name, authority, valid_days, valid_from, replace=True)
-        return self._store(key, certificate)
+        return Identity(self.folder, certificate, key)._replacing()
 
     def request(self) -> str:
         """A PEM request for a certificate of this key, to be signed by an authority."""
@@ -112,7 +82,7 @@ class Identity:
         problem = certificates.wrong_dates(certificate)
         if problem:
             raise ConfigError(f"{where} {problem}; have a new request signed")
-        return self._store(self._key, certificate)
+        return Identity(self.folder, certificate, self._key)._replacing()
 
     def sign(self, message: bytes) -> bytes:
         """A proof for `Roster.verify` that this peer wrote a message. TLS signs nothing that looks like one.
@@ -136,12 +106,11 @@ class Identity:
 
         OpenSSL can add trust but not take it away: who was removed is refused by `Roster.identify`.
         """
-        path = self.folder / IDENTITY_FILE
-        read_secret(path)  # refuses a file that others can read
+        read_secret(self.path)  # refuses a file that others can read
         try:
-            context.load_cert_chain(path)
+            context.load_cert_chain(self.path)
         except ssl.SSLError as error:
-            raise ConfigError(f"{path} cannot be used for TLS: {error.reason}") from None
+            raise ConfigError(f"{self.path} cannot be used for TLS: {error.reason}") from None
         anchors = roster.anchors()
         if anchors:
             context.load_verify_locations(cadata=anchors)
@@ -156,13 +125,6 @@ class Identity:
         context.options |= ssl.OP_NO_TICKET
         self.update_context(context, roster)
         return context
-
-    def _store(self, key: PrivateKey, certificate: x509.Certificate) -> Identity:
-        replace_secret(self.folder / IDENTITY_FILE, certificates.pair_pem(key, certificate))
-        return Identity(self.folder, certificate, key)
-
-    def __repr__(self) -> str:
-        return f"Identity({self.name!r}, {self.fingerprint})"
 
 
 def _new_pair(

@@ -83,14 +83,8 @@ class Journal:
     def load(self, fresh: S) -> S:
         """The committed state, or the fresh one if there is none; clears what a crash left behind."""
         state = self.read(fresh) if self.checkpoint.exists() else fresh
-        for parcel in self._named("no", ""):
-            self.ledger.denied.add(parcel)
-        for parcel in self._named("in"):
-            if parcel in self.ledger.taken:
-                self._remove(parcel.file("in"))
-        for parcel in self._named("doubt"):
-            if parcel not in self.doubts:
-                self._remove(parcel.file("doubt"))
+        self.ledger.denied.update(self._named("no", ""))
+        self._clear_parcels()
         for half_written in self.folder.glob(".*.tmp"):
             self._remove(half_written.name)
         return state
@@ -106,8 +100,12 @@ class Journal:
         return round if round >= self.round else None
 
     def keep(self, parcel: ParcelId, body: bytes) -> None:
-        """A conserved parcel becomes this peer's own."""
-        self._write(parcel.file("in"), body)
+        """A conserved parcel becomes this peer's own; if it cannot be written, it never will."""
+        try:
+            self._write(parcel.file("in"), body)
+        except RunFolderError:
+            self.ledger.denied.add(parcel)  # its sender takes it back: a copy must not count once more
+            raise
 
     def kept(self) -> Iterator[tuple[ParcelId, bytes]]:
         """Parcels that are not yet part of the committed state."""
@@ -142,11 +140,14 @@ class Journal:
     def _clear(self) -> None:
         """Remove what the checkpoint has made superfluous."""
         self._remove("begun.json")
+        for parcel in self._named("no", ""):
+            self._remove(parcel.file("no", ""))  # the checkpoint holds it
+        self._clear_parcels()
+
+    def _clear_parcels(self) -> None:
         for parcel in self._named("in"):
             if parcel in self.ledger.taken:
                 self._remove(parcel.file("in"))
-        for parcel in self._named("no", ""):
-            self._remove(parcel.file("no", ""))  # the checkpoint holds it
         for parcel in self._named("doubt"):
             if parcel not in self.doubts:
                 self._remove(parcel.file("doubt"))

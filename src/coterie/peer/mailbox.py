@@ -7,7 +7,7 @@ exchange opens. So a peer holds the bodies of one exchange at most, and large on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,21 +120,39 @@ class Mailbox:
         """Whether something that was used may be used again."""
         return False
 
-    async def admit(self, number: int, head: Parcel, size: int) -> None:
-        """Wait until the parcel's exchange is open, or refuse it."""
-        parcel, place = ParcelId(number, head.round, head.slot), Position(head.round, head.slot)
+    def admit(self, number: int, head: Parcel, size: int) -> Awaitable[None] | None:
+        """Refuse a parcel, want it now, or wait until its exchange is open."""
+        parcel = ParcelId(number, head.round, head.slot)
         if self.taken(parcel):
-            return
+            return None
+        if self._is_early(head):
+            return self._wait(number, head, size)
+        self._require_open(parcel)
+        if size > (most := self._shape(head.slot).size) + _HEADER_SLACK:
+            raise RefusedError("oversized", f"{size} bytes where the payload has {most}")
+        return None
+
+    async def _wait(self, number: int, head: Parcel, size: int) -> None:
         until = asyncio.get_running_loop().time() + self.patience
-        while place > self.at or (place == self.at and self.wanted is None):
+        while self._is_early(head):
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
-                raise RefusedError("early", f"this peer is in round {self.at.round}, not yet in {head.round}")
+                raise RefusedError(
+                    "early",
+                    f"this peer is in round {self.at.round}, not yet in exchange {head.slot} "
+                    f"of round {head.round}",
+                )
             await self.changed.wait(left)
-        self._require_open(parcel)
+        self.admit(number, head, size)
+
+    def _is_early(self, head: Parcel) -> bool:
+        place = Position(head.round, head.slot)
+        return place > self.at or (place == self.at and self.wanted is None)
+
+    def _shape(self, slot: int) -> Wanted:
+        """What the parcels of an exchange that is open must look like."""
         assert self.wanted is not None
-        if size > self.wanted.size + _HEADER_SLACK:
-            raise RefusedError("oversized", f"{size} bytes where the payload has {self.wanted.size}")
+        return self.wanted
 
     def take(self, number: int, head: Parcel, body: Body) -> bool:
         """Take an admitted parcel; False if it had been taken before."""
@@ -237,21 +255,11 @@ class FreeMailbox(Mailbox):
     def keeps(self, item: Delivered) -> bool:
         return any(kept is item for kept in self.newest.values())
 
-    async def admit(self, number: int, head: Parcel, size: int) -> None:
-        parcel = ParcelId(number, head.round, head.slot)
-        until = asyncio.get_running_loop().time() + self.patience
-        while head.slot not in self.shapes:
-            left = until - asyncio.get_running_loop().time()
-            if left <= 0:
-                raise RefusedError("early", f"this peer has not come to exchange {head.slot} yet")
-            await self.changed.wait(left)
-        if self.taken(parcel):
-            return
-        self._require_open(parcel)
-        if size > self.shapes[head.slot].size + _HEADER_SLACK:
-            raise RefusedError(
-                "oversized", f"{size} bytes where the payload has {self.shapes[head.slot].size}"
-            )
+    def _is_early(self, head: Parcel) -> bool:
+        return head.slot not in self.shapes
+
+    def _shape(self, slot: int) -> Wanted:
+        return self.shapes[slot]
 
     def take(self, number: int, head: Parcel, body: Body) -> bool:
         parcel = ParcelId(number, head.round, head.slot)

@@ -23,6 +23,7 @@ Reason: TypeAlias = Literal[
     "malformed",
     "slow",  # too few bytes in too long a time
     "busy",  # too many connections or messages at once
+    "disk",  # what must be kept cannot be written
     "sealing",  # a step of a secure sum that does not fit
     "unexpected",  # a message that this peer has no use for
 ]

@@ -30,7 +30,7 @@ from coterie.protocol.trees import flatten_row, unflatten, without
 from coterie.topology import Topology
 
 # Refusals of a mailbox that also knows that it did not take the parcel before.
-_NOT_TAKEN = {"stale", "early"}
+_NOT_TAKEN = {"stale", "early", "disk"}
 _FIRST_LOOK = 0.1  # seconds before asking a silent peer where it is; doubled each time
 _FIRST_RETRY = 0.02  # seconds before trying again to reach a peer; doubled each time
 
@@ -85,8 +85,11 @@ class Post:
         self.mailbox.open(round, slot, wanted)
         nothing = self._others(round, exchange.counted) - set(receivers) if expected is None else set()
         waiting_for = self._others(round, exchange.counted) if expected is None else set(expected)
-        run = self._in_step if self.in_step else self._free
-        sent = await run(receivers, nothing, waiting_for, body, Position(round, slot), exchange.conserved)
+        at = Position(round, slot)
+        if self.in_step:
+            sent = await self._in_step(receivers, nothing, waiting_for, body, at)
+        else:
+            sent = await self._free(receivers, body, at, exchange.conserved)
         unreached = len(self._addressed(exchange, round)) - len(receivers)
         delivered = self.mailbox.close(
             None if expected is None else set(expected), once=exchange.to is not None
@@ -94,7 +97,7 @@ class Post:
         if delivered and exchange.counted:
             self.heard = [item.parcel.number for item in delivered]
         self.used += delivered
-        return self._inbox(delivered, sent, payload, wanted, Position(round, slot), unreached)
+        return self._inbox(delivered, sent, payload, wanted, at, unreached)
 
     def tidy(self) -> None:
         """The round's inboxes are no longer needed, nor are the files that they were read from."""
@@ -140,13 +143,7 @@ class Post:
     # --- in step ---------------------------------------------------------------------------------
 
     async def _in_step(
-        self,
-        receivers: Iterable[int],
-        nothing: Iterable[int],
-        expected: set[int],
-        body: bytes,
-        at: Position,
-        conserved: bool,
+        self, receivers: Iterable[int], nothing: Iterable[int], expected: set[int], body: bytes, at: Position
     ) -> Sent:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline
@@ -154,20 +151,22 @@ class Post:
         word = parcel.model_copy(update={"empty": True})
         sends = {n: asyncio.create_task(self._send(n, parcel, body, until)) for n in receivers}
         words = {n: asyncio.create_task(self._send(n, word, b"", until)) for n in nothing}
+        tasks = {**words, **sends}
         look = _FIRST_LOOK
         try:
             while loop.time() < until:
-                for number, task in [*sends.items(), *words.items()]:
-                    if not task.done() and not self.membership.alive(number):
-                        task.cancel()
+                sending = [n for n, task in tasks.items() if not task.done()]
+                for number in sending:
+                    if not self.membership.alive(number):
+                        tasks[number].cancel()
                 missing = {n for n in expected - self.mailbox.heard if self._may_come(n, at)}
-                if not missing and all(task.done() for task in [*sends.values(), *words.values()]):
+                if not missing and not sending:
                     break
                 look = await self._look(missing, look, until)
         finally:
-            for task in [*sends.values(), *words.values()]:
+            for task in tasks.values():
                 task.cancel()
-            await asyncio.gather(*sends.values(), *words.values(), return_exceptions=True)
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
         for number in expected - self.mailbox.heard:
             self.metrics.missing[self._name(number)] += 1
         return _sorted_out(sends)
@@ -231,15 +230,7 @@ class Post:
 
     # --- free running ----------------------------------------------------------------------------
 
-    async def _free(
-        self,
-        receivers: Iterable[int],
-        nothing: Iterable[int],
-        expected: set[int],
-        body: bytes,
-        at: Position,
-        conserved: bool,
-    ) -> Sent:
+    async def _free(self, receivers: Iterable[int], body: bytes, at: Position, conserved: bool) -> Sent:
         """Send and go on: nobody is waited for, only conserved parcels for a moment to be settled."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline

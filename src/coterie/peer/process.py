@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from coterie.errors import PeerError, RefusedError
+from coterie.errors import PeerError, RefusedError, RunFolderError
 from coterie.learning import LearningNode
 from coterie.peer.doubts import Doubts
 from coterie.peer.journal import Journal, ParcelId
@@ -109,27 +109,35 @@ class Peer:
         )
         self._begin_node(-1)
         self.state = self.journal.load(self.algorithm.init(self.node))
-        patience = self.pace.deadline
-        self.mailbox = (
-            Mailbox(self.journal, self._changed, patience)
-            if self.in_step
-            else FreeMailbox(self.journal, self._changed, patience, staleness=self.staleness)
-        )
+        self.mailbox = self._mailbox()
         self.mailbox.begin(self.journal.round)
-        self.sealing = Sealing(
+        self.sealing = self._sealing()
+        self.doubts = Doubts(self.name, self.journal, self.membership, self.transport, self.metrics)
+        self.post = self._post()
+        self.joined = False
+
+    def _mailbox(self) -> Mailbox:
+        patience = self.pace.deadline
+        if self.in_step:
+            return Mailbox(self.journal, self._changed, patience)
+        return FreeMailbox(self.journal, self._changed, patience, staleness=self.staleness)
+
+    def _sealing(self) -> Sealing:
+        return Sealing(
             self.name,
             self.number,
             self.transport,
             self.membership,
             self._changed,
             self.metrics,
-            patience,
+            self.pace.deadline,
             lambda: self.mailbox.at,
             self.sign,
             self.verify,
         )
-        self.doubts = Doubts(self.name, self.journal, self.membership, self.transport, self.metrics)
-        self.post = Post(
+
+    def _post(self) -> Post:
+        return Post(
             self.name,
             self.number,
             self.topology,
@@ -145,21 +153,28 @@ class Peer:
             self.withheld,
             self.in_step,
         )
-        self.joined = False
 
     # --- the others' messages --------------------------------------------------------------------
 
-    async def admit(self, caller: str, head: Head, size: int) -> None:
+    def admit(self, caller: str, head: Head, size: int) -> Awaitable[None] | None:
         member = self._member(caller)
         if isinstance(head, Parcel):
-            await self.mailbox.admit(member.number, head, size)
-        elif isinstance(head, SealStep):
-            await self.sealing.admit(member.number, head, size)
-        elif size:
+            return self.mailbox.admit(member.number, head, size)
+        if isinstance(head, SealStep):
+            return self.sealing.admit(member.number, head, size)
+        if size:
             raise RefusedError("oversized", f"a {head.kind} has no body")
+        return None
 
     async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
         member = self._member(caller)
+        try:
+            return self._answer(member, head, body)
+        except RunFolderError as error:  # what must be on disk before the answer is not: the disk is full
+            _log.warning("%s", error)
+            raise RefusedError("disk", "this peer cannot write down what it must keep") from None
+
+    def _answer(self, member: Acquaintance, head: Head, body: Body) -> tuple[Head, bytes]:
         if isinstance(head, Hello):
             self.membership.heard(head, member)
             return self._hello(), b""
@@ -228,21 +243,25 @@ class Peer:
             await self._changed.wait(until - loop.time())
         alive = [n for n in everyone if self.membership.alive(n)]
         if everyone and not alive and fresh:
-            trouble = {n: self.membership.presence(n).trouble for n in self.roster()}
-            said = "; ".join(f"{self.roster()[n].name}: {text}" for n, text in trouble.items() if text)
-            raise PeerError(
-                f"none of the {len(self.roster())} members of the roster answered in {self.pace.join:g} s "
-                f"({said or 'no address answered'}); check their addresses and that they run"
-            )
+            raise PeerError(self._nobody())
         if len(alive) < len(everyone):
             _log.warning("going on without %s", sorted(everyone - set(alive)))
         if begun is not None:
             self.mailbox.begin(begun)
         self.joined = True
 
-    def _skip_to(self, round: int) -> None:
-        """Rounds that the others played without us are over."""
-        self.mailbox.begin(max(self.journal.round, min(round, self.rounds - 1)))
+    def _nobody(self) -> str:
+        trouble = {member.name: self.membership.presence(n).trouble for n, member in self.roster().items()}
+        said = "; ".join(f"{name}: {text}" for name, text in trouble.items() if text)
+        return (
+            f"none of the {len(trouble)} members of the roster answered in {self.pace.join:g} s "
+            f"({said or 'no address answered'}); check their addresses and that they run"
+        )
+
+    def _catch_up(self) -> None:
+        """Go where the others are: rounds that they played without us are over."""
+        there = max((self.membership.position(n).round for n in self._busy()), default=0) - 1
+        self.mailbox.begin(max(self.journal.round, min(there, self.rounds - 1)))
 
     async def _round(self) -> None:
         started = asyncio.get_running_loop().time()
@@ -260,9 +279,8 @@ class Peer:
         self.mailbox.committed(self.post.conserved)
         self.metrics.rounds += 1
         self.mailbox.begin(round + 1)
-        if self.post.late and self.in_step:  # others did not wait for us: go where they are
-            busy = [n for n in self.roster() if self.membership.alive(n) and not self._done(n)]
-            self._skip_to(max((self.membership.position(n).round for n in busy), default=0) - 1)
+        if self.post.late and self.in_step:  # others did not wait for us
+            self._catch_up()
         seconds = asyncio.get_running_loop().time() - started
         self._note(seconds, accuracy)
         if self.observer is not None:
@@ -330,13 +348,14 @@ class Peer:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.pace.linger
         while loop.time() < until:
-            busy = [n for n in self.roster() if self.membership.alive(n) and not self._done(n)]
-            if not busy and not self.doubts.pending:
+            if not self._busy() and not self.doubts.pending:
                 return
             await self._changed.wait(min(self.pace.heartbeat, max(0.0, until - loop.time())))
 
-    def _done(self, number: int) -> bool:
-        return self.membership.presence(number).finished
+    def _busy(self) -> list[int]:
+        """The living who are not finished."""
+        alive = filter(self.membership.alive, self.roster())
+        return [n for n in alive if not self.membership.presence(n).finished]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
@@ -184,8 +184,12 @@ class Server:
     async def _admitted(self, stream: Stream, caller: str, head: Head, size: int) -> bool:
         """Ask the handler; False when the caller goes away meanwhile, which ends the handler's wait."""
         assert self._handler is not None
+        with _handling():
+            wait = self._handler.admit(caller, head, size)
+        if wait is None:
+            return True
         until = asyncio.get_running_loop().time() + self._limits.patience
-        admitting = asyncio.ensure_future(self._handled(self._handler.admit(caller, head, size)))
+        admitting = asyncio.ensure_future(self._patient(wait))
         leaving = asyncio.ensure_future(stream.disturbed(until + 1))
         try:
             await asyncio.wait({admitting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -199,23 +203,19 @@ class Server:
     async def _taken(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
         assert self._handler is not None
         try:
-            return await self._handled(self._handler.take(caller, head, body))
+            with _handling():
+                return await self._handler.take(caller, head, body)
         except BaseException:
             if isinstance(body, Path):
                 body.unlink(missing_ok=True)  # nobody took it
             raise
 
-    async def _handled(self, work: Awaitable[_T]) -> _T:
-        """The handler's errors are bugs or refusals, never those of this connection."""
-        try:
-            return await asyncio.wait_for(work, self._limits.patience)
-        except RefusedError:
-            raise
-        except asyncio.TimeoutError:
-            raise RefusedError("busy", "there was no use for the message in time") from None
-        except Exception as error:
-            log.exception("a message could not be handled")
-            raise RefusedError("unexpected", "the message could not be handled here") from error
+    async def _patient(self, wait: Awaitable[None]) -> None:
+        with _handling():
+            try:
+                await asyncio.wait_for(wait, self._limits.patience)
+            except asyncio.TimeoutError:
+                raise RefusedError("busy", "there was no use for the message in time") from None
 
     async def _refuse(self, frames: Frames, error: RefusedError, who: str) -> None:
         self._count(error, who)
@@ -225,6 +225,18 @@ class Server:
     def _count(self, error: RefusedError, who: str) -> None:
         log.info("refused %s: %s", who, error)
         self._refused(error.reason, who)
+
+
+@contextmanager
+def _handling() -> Iterator[None]:
+    """The handler's errors are bugs or refusals, never those of this connection."""
+    try:
+        yield
+    except RefusedError:
+        raise
+    except Exception as error:
+        log.exception("a message could not be handled")
+        raise RefusedError("unexpected", "the message could not be handled here") from error
 
 
 def _refusal(name: str, error: RefusedError) -> Refusal:

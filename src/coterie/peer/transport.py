@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -17,15 +18,15 @@ Body: TypeAlias = "bytes | Path"
 class Handler(Protocol):
     """What a peer does with the messages of others. Errors other than `RefusedError` are bugs."""
 
-    async def admit(self, caller: str, head: Head, size: int) -> None:
-        """Decide about a message before its body is read; may wait until there is a use for it.
+    def admit(self, caller: str, head: Head, size: int) -> Awaitable[None] | None:
+        """Decide about a message before its body is read. None: there is a use for it now; else wait.
 
         caller: the name that belongs to the certificate of the connection. size: bytes of the body.
-        Raises RefusedError.
+        Raises RefusedError, at once or after the wait.
         """
 
     async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
-        """Take an admitted message; returns the answer. Raises RefusedError."""
+        """Take an admitted message, without waiting; returns the answer. Raises RefusedError."""
 
 
 class Transport(Protocol):

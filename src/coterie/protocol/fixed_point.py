@@ -51,7 +51,12 @@ class FixedPoint:
 
     def decode(self, total: Words, members: int) -> Tensor:
         """(n,) the real sum, in double precision, from the sum of `members` encodings."""
-        return self.restore(torch.from_numpy(total.astype(np.float64)), torch.tensor(members))
+        result = torch.empty(len(total), dtype=torch.float64)
+        for begin in range(0, len(total), _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            words = torch.from_numpy(total[part].astype(np.float64))
+            result[part] = self.restore(words, torch.tensor(members))
+        return result
 
     def quantise(self, values: Tensor) -> Tensor:
         """The integers of `encode`, of any shape, as doubles: their sums are exact too."""

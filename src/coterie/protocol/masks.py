@@ -19,6 +19,7 @@ from coterie.errors import SecureSumError
 from coterie.protocol.fixed_point import Words
 
 _NONCE_BYTES = 12
+_ZEROS = memoryview(bytes(1 << 17))  # of a size that stays in the cache
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,20 @@ def derive(secret: bytes, purpose: bytes) -> bytes:
 
 def keystream(key: bytes, n: int, counter: bytes = bytes(16)) -> Words:
     """(n,) random 32-bit words that follow from the key: AES-256-CTR over zeros, little-endian."""
-    stream = Cipher(AES(key), CTR(counter)).encryptor().update(bytes(4 * n))
-    return np.frombuffer(stream, dtype="<u4").astype(np.uint32, copy=False)
+    words = np.zeros(n, dtype=np.uint32)
+    add_keystream(words, key, counter=counter)
+    return words
+
+
+def add_keystream(total: Words, key: bytes, *, subtract: bool = False, counter: bytes = bytes(16)) -> None:
+    """Add that stream to `total`, modulo 2^32 and piece by piece: it need not be in memory as a whole."""
+    cipher = Cipher(AES(key), CTR(counter)).encryptor()
+    piece = bytearray(len(_ZEROS) + 15)  # as long as the cipher asks for
+    for begin in range(0, len(total), len(_ZEROS) // 4):
+        part = total[begin : begin + len(_ZEROS) // 4]
+        cipher.update_into(_ZEROS[: 4 * len(part)], piece)
+        words = np.frombuffer(piece, dtype="<u4", count=len(part))
+        (np.subtract if subtract else np.add)(part, words, out=part)
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.errors import SecureSumError
 from coterie.protocol.fixed_point import FixedPoint, Words
-from coterie.protocol.masks import KeyPair, keystream, seal, unseal
+from coterie.protocol.masks import KeyPair, add_keystream, seal, unseal
 from coterie.protocol.shamir import SHARE_BYTES, VECTOR_PRIME, random_vector, split, split_vector
 
 Boxes: TypeAlias = Mapping[int, bytes]
@@ -32,8 +32,9 @@ STEPS = ("advertise", "share", "mask", "unmask")
 class Plan:
     """What all members agree on beforehand.
 
-    A threshold above half of the members makes sure that no collector, even one that tells members
-    different things, gets what lifts two different masks of one member.
+    A threshold above half of the members makes sure that no collector on its own, even one that tells
+    members different things, gets what lifts two different masks of one member; helpers among the members
+    change that (docs/privacy.md).
     """
 
     session: bytes  # never used twice
@@ -183,20 +184,19 @@ class PairwiseMember(Member):
         }
 
     def _masked(self, sharers: Iterable[int]) -> Words:
-        total = self._vector + keystream(self._seed, len(self._vector))
+        total = self._vector.copy()
+        add_keystream(total, self._seed)
         for other in sharers:
             if other != self.number:
-                total += pair_mask(
-                    self._masking, self._roster[other].masking, self.number, other, self.plan, len(total)
-                )
+                public = self._roster[other].masking
+                add_pair_mask(total, self._masking, public, self.number, other, self.plan)
         return total
 
 
-def pair_mask(own: KeyPair, public: bytes, number: int, other: int, plan: Plan, n: int) -> Words:
+def add_pair_mask(total: Words, own: KeyPair, public: bytes, number: int, other: int, plan: Plan) -> None:
     """What `number` adds and `other` subtracts: together nothing."""
     low, high = sorted((number, other))
-    words = keystream(own.agree(public, plan.label("mask", low, high)), n)
-    return words if number == low else np.negative(words)
+    add_keystream(total, own.agree(public, plan.label("mask", low, high)), subtract=number == high)
 
 
 class OneTimeMember(Member):

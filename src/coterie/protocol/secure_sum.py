@@ -4,11 +4,13 @@ Two forms with the same four steps and messages (see `secure_member`): pairwise 
 (Bonawitz et al. 2017), and one-time masks shared as vectors (Tjell and Wisniewski 2021). Both survive
 drop-outs as long as `threshold` members answer; below it they fail with `SecureSumError` and no leak.
 
-What it protects against: a collector that is curious, or that tells members different things about who
-survived; up to threshold - 1 members that pool what they know. What it does not: keys must reach the
-members unaltered (peers use their TLS identities for that). The collector learns the sum: in a group of two
-each member can subtract its own vector, and sums over groups that differ in one member
-reveal the difference of two vectors.
+What it protects against: a curious collector, also together with up to threshold - 1 members that follow the
+protocol (they learn the sum of the others); and a collector that, on its own, tells members different things
+about who survived. What it does not: a collector that lies about the survivors and has 2 * threshold - n
+helpers among the n members opens every vector; for n = 3 and threshold 2 one is enough. Keys must reach the
+members unaltered (peers sign them with their identities). The collector learns the sum: in a group of two
+each member can subtract its own vector, and sums over groups that differ in one member reveal the difference
+of two vectors.
 
 Vectors are clipped and quantised (`FixedPoint`), so the members must agree on a range. Where it is not known
 beforehand, each tells the collector its `magnitude_exponent`, and the collector takes the largest for all
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from coterie.errors import SecureSumError
 from coterie.protocol.fixed_point import FixedPoint, Words, quantised_sum
-from coterie.protocol.masks import KeyPair, keystream
+from coterie.protocol.masks import KeyPair, add_keystream
 from coterie.protocol.secure_member import (
     STEPS,
     Keys,
@@ -35,8 +37,8 @@ from coterie.protocol.secure_member import (
     PairwiseMember,
     Plan,
     Reveal,
+    add_pair_mask,
     field_sum,
-    pair_mask,
     ring_sum,
 )
 from coterie.protocol.shamir import VECTOR_PRIME, combine, combine_vectors
@@ -97,22 +99,20 @@ class PairwiseCollector(Collector):
         total = ring_sum(self._masked.values())
         for member in self._masked:
             seeds = {self.plan.point(a): r.seeds[member] for a, r in answers.items() if member in r.seeds}
-            total -= keystream(combine(seeds, self.plan.threshold), len(total))
+            add_keystream(total, combine(seeds, self.plan.threshold), subtract=True)
         for member in self._sharers:
             if member not in self._masked:
-                total += self._left_behind(member, answers, len(total))
+                self._add_left_behind(total, member, answers)
         return total
 
-    def _left_behind(self, member: int, answers: Mapping[int, Reveal], n: int) -> Words:
+    def _add_left_behind(self, total: Words, member: int, answers: Mapping[int, Reveal]) -> None:
         """What a member that dropped out would have added to cancel its masks with the survivors."""
         shares = {self.plan.point(a): r.keys[member] for a, r in answers.items() if member in r.keys}
         pair = KeyPair.of(combine(shares, self.plan.threshold))
         if pair.public != self._roster[member].masking:
             raise SecureSumError(f"the shares of member {member}'s key do not give its key")
-        return ring_sum(
-            pair_mask(pair, self._roster[other].masking, member, other, self.plan, n)
-            for other in self._masked
-        )
+        for other in self._masked:
+            add_pair_mask(total, pair, self._roster[other].masking, member, other, self.plan)
 
 
 class OneTimeCollector(Collector):

@@ -12,26 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peers_in_memory import VARIANTS
 from real_peers import PATIENCE, Swarm, experiment, same_as_simulated
 
 from coterie.algorithms import algorithms
 from coterie.experiments.joining import Joining
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "ppdl": {"peers": 2},
-    "ppdl-var": {"peers": 2},
-    "random-gossip": {"peers": 3},
-    "kd-pdfl": {"exchange_every": 4},
-    "star-fedavg": {"exchange_every": 4},
-    "fedavg-plus": {"exchange_every": 4},
-}
 # A busy machine must not look like an absent peer.
 PACE = {"heartbeat": 1.0, "suspect_after": 60.0, "deadline": 120.0}
 AS_PROCESSES = ("dfedpgp", "ppdl", "fedavg")
 
 
 def same_experiment(name: str) -> dict[str, Any]:
-    return experiment(name, settings=SETTINGS.get(name, {}))
+    return experiment(name, settings=VARIANTS.get(name, {}))
 
 
 async def play(joinings: list[Joining]) -> None:

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from real_peers import Swarm, experiment, simulated, slow_model, total_mass
+from push_sum_mass import total_mass
+from real_peers import Swarm, experiment, simulated, slow_model
 
 PEERS = 6
 PUSH_SUM = "dfedpgp"
