@@ -1,13 +1,15 @@
 """Exchanges between real peers over mutual TLS on loopback: what sealing costs, and what talking costs.
 
-All peers are objects in one process and share one core, so the times are those of everybody's work together;
-separate machines work side by side. Nobody trains: a round is its exchanges.
+There are as many processes as cores, and each hosts its part of the peers. Nobody trains: a round is its
+exchanges.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import socket
 import tempfile
 import time
 from collections import defaultdict
@@ -22,7 +24,7 @@ from torch import nn
 
 from benchmarks.timing import Row
 from coterie.data import from_peers
-from coterie.learning import Executor, LearningNode, Workers
+from coterie.learning import Executor, LearningNode, Workers, cores
 from coterie.peer.cards import Card
 from coterie.peer.contexts import Contexts
 from coterie.peer.identity import Identity
@@ -38,6 +40,7 @@ from coterie.training import Training
 _T = TypeVar("_T")
 _MILLION = 1_000_000
 _MODEL = 10_000  # float32: 40 kB
+_IN_A_ROW = 10  # exchanges that are timed together: peers do not begin at the same moment
 _HOST = "127.0.0.1"
 _FACTS = Facts(paper="none", measured="after_mixing", communication="what is measured")
 
@@ -97,21 +100,22 @@ class ToOne(_Talk):
 
 @dataclass(frozen=True)
 class ToNeighbours(_Talk):
-    """Everybody sends a model to its neighbours. Before that, all wait for each other."""
+    """Everybody sends a model to its neighbours, ten times in a row. Before that, all wait for each other."""
 
     def round(self, state: _Nothing, node: Node) -> Round[_Nothing]:
+        payload = {"model": torch.randn(1, _MODEL)}
         yield Exchange({})
         with self.clock.timed("exchange"):
-            inbox: Inbox = yield Exchange({"model": torch.randn(1, _MODEL)})
-        assert int(inbox.count[0]) > 0
+            for _ in range(_IN_A_ROW):
+                inbox: Inbox = yield Exchange(payload)
+                assert int(inbox.count[0]) > 0
         return state
 
 
 def sealed() -> list[Row]:
     """One collector, three members, a million parameters each: the sealed sum against the plain exchange."""
-    clock = Clock()
-    play(ToOne(clock=clock), make("full", peers=4, seed=0), rounds=12)
-    plain, masked = (min(clock.seconds[what][1:]) for what in ("plain", "sealed"))
+    seconds = play(ToOne, "full", peers=4, rounds=12)
+    plain, masked = (median(seconds[what][1:]) for what in ("plain", "sealed"))
     print(f"sum of 3 x 1M parameters: {1000 * plain:.0f} ms plain, {1000 * masked:.0f} ms sealed")
     return [Row("sum of 3 x 1M parameters: sealed / plain", masked, plain, 2.5, at_least=False)]
 
@@ -122,42 +126,80 @@ def exchange() -> list[Row]:
 
 
 def _exchange(topology: str) -> Row:
-    clock = Clock()
-    play(ToNeighbours(clock=clock), make(topology, peers=8, seed=0), rounds=20)
-    seconds = median(clock.seconds["exchange"][8:])  # without the first round, which opens connections
-    return Row(f"40 kB among 8 peers, {topology}: exchange / 50 ms", seconds, 0.05, 1.0, at_least=False)
+    seconds = play(ToNeighbours, topology, peers=8, rounds=12)
+    typical = median(seconds["exchange"]) / _IN_A_ROW  # the first round of twelve opens connections
+    return Row(f"40 kB among 8 peers, {topology}: exchange / 50 ms", typical, 0.05, 1.0, at_least=False)
 
 
-def play(algorithm: Algorithm[Any], topology: Topology, rounds: int) -> None:
-    """All peers to the end, in this process."""
+def play(algorithm: type[_Talk], topology: str, peers: int, rounds: int) -> dict[str, list[float]]:
+    """All peers to the end; the seconds that they measured."""
+    spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
-        asyncio.run(_play(Path(name), algorithm, topology, rounds))
+        folder = Path(name)
+        for number in range(peers):
+            Identity.create(folder / str(number), f"peer-{number}")
+        results: Any = spawn.Queue()
+        ports = _free_ports(peers)
+        parts = [range(first, peers, cores()) for first in range(cores())]
+        hosts = [
+            spawn.Process(target=_host, args=(folder, algorithm, topology, rounds, ports, part, results))
+            for part in parts
+        ]
+        for host in hosts:
+            host.start()
+        measured = [results.get(timeout=300) for _ in hosts]
+        for host in hosts:
+            host.join(60)
+    whats = {what for one in measured for what in one}
+    return {what: [second for one in measured for second in one.get(what, ())] for what in whats}
 
 
-async def _play(folder: Path, algorithm: Algorithm[Any], topology: Topology, rounds: int) -> None:
-    identities = {n: Identity.create(folder / str(n), f"peer-{n}") for n in range(topology.nodes)}
-    transports: dict[int, TlsTransport] = {}
-    acquaintances: dict[int, dict[int, Acquaintance]] = {}
-    peers = []
-    for number, identity in identities.items():
-        roster = Roster.load(identity.folder)
-        roster.add(*(_card(other, n) for n, other in identities.items() if n != number))
-        transports[number] = _transport(identity, roster)
-        others: dict[int, Acquaintance] = {}
-        acquaintances[number] = others
-        transport = transports[number]
-        peers.append(_peer(identity, roster, others, transport, algorithm, topology, rounds, number))
+def _host(
+    folder: Path,
+    algorithm: type[_Talk],
+    topology: str,
+    rounds: int,
+    ports: list[int],
+    part: range,
+    results: Any,
+) -> None:
+    torch.set_num_threads(1)
+    clock = Clock()
+    graph = make(topology, peers=len(ports), seed=0)
+    asyncio.run(_play(folder, algorithm(clock=clock), graph, rounds, ports, part))
+    results.put(dict(clock.seconds))
+
+
+async def _play(
+    folder: Path, algorithm: _Talk, topology: Topology, rounds: int, ports: list[int], part: range
+) -> None:
+    identities = [Identity.load(folder / str(number)) for number in range(topology.nodes)]
+    everyone = {n: Acquaintance(f"peer-{n}", n, f"{_HOST}:{port}") for n, port in enumerate(ports)}
+    peers, transports = [], []
+    for number in part:
+        roster = Roster.load(identities[number].folder)
+        roster.add(*(_card(other, n) for n, other in enumerate(identities) if n != number))
+        others = {n: other for n, other in everyone.items() if n != number}
+        transport = _transport(identities[number], roster, ports[number])
+        peers.append(
+            _peer(identities[number], roster, others, transport, algorithm, topology, rounds, number)
+        )
+        transports.append(transport)
     try:
-        for peer in peers:
-            await transports[peer.number].start(peer)
-            peer.address = f"{_HOST}:{transports[peer.number].port}"
-            for number, others in acquaintances.items():
-                if number != peer.number:
-                    others[peer.number] = Acquaintance(peer.name, peer.number, peer.address)
+        for peer, transport in zip(peers, transports, strict=True):
+            await transport.start(peer)
         await asyncio.gather(*(peer.run() for peer in peers))
     finally:
-        for transport in transports.values():
+        for transport in transports:
             await transport.stop()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((_HOST, 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
 
 
 def _peer(
@@ -172,7 +214,7 @@ def _peer(
 ) -> Peer:
     return Peer(
         name=identity.name,
-        address=f"{_HOST}:1",
+        address=f"{_HOST}:{transport.port}",
         node=_node(number, topology, rounds),
         algorithm=algorithm,
         topology=topology,
@@ -208,12 +250,12 @@ async def _inline(task: Callable[[], _T]) -> _T:
     return task()
 
 
-def _transport(identity: Identity, roster: Roster) -> TlsTransport:
+def _transport(identity: Identity, roster: Roster, port: int) -> TlsTransport:
     contexts = Contexts(identity.folder, roster)
     return TlsTransport(
         identity.name,
         _HOST,
-        0,
+        port,
         server_context=contexts.server,
         client_context=contexts.client,
         identify=roster.identify,

@@ -56,6 +56,7 @@ class Caller:
     ) -> None:
         self._context, self._identify, self._limits, self._refused = context, identify, limits, refused
         self._closed = 0  # how often
+        self._swept = float("-inf")  # when
         self._idle: defaultdict[tuple[str, str], list[_Connection]] = defaultdict(list)
         most = max(1, limits.connections_per_peer // 2)
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))
@@ -141,6 +142,10 @@ class Caller:
 
     def _sweep(self) -> None:
         """Close what has been idle for long, also to peers that are not asked any more."""
+        now = asyncio.get_running_loop().time()
+        if now < self._swept + self._limits.idle / 4:
+            return
+        self._swept = now
         for key, kept in [*self._idle.items()]:
             stale = [connection for connection in kept if not self._fresh(connection)]
             for connection in stale:

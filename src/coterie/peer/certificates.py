@@ -113,8 +113,14 @@ def parse_certificate(pem: str, where: str) -> x509.Certificate:
 
 
 @lru_cache(maxsize=256)  # asked again for every message
+def named(der: bytes) -> tuple[x509.Certificate, str, str]:
+    """The certificate of a TLS connection, its common name and fingerprint; raises ConfigError."""
+    certificate = parse_der(der)
+    return certificate, common_name(certificate), fingerprint(certificate)
+
+
 def parse_der(der: bytes) -> x509.Certificate:
-    """The certificate of a TLS connection; raises ConfigError."""
+    """A certificate in binary form; raises ConfigError."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         _is_readable(certificate)
@@ -180,13 +186,11 @@ def signer(message: bytes, proof: bytes) -> bytes | None:
     return der
 
 
-@lru_cache(maxsize=256)
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 of the whole certificate: AB:CD:..."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
-@lru_cache(maxsize=256)
 def common_name(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
     """The only common name; raises ConfigError."""
     values = [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

@@ -154,6 +154,8 @@ class Frames:
     async def body(self, size: int) -> Body:
         """Read an announced body, into memory or a file. RefusedError leaves the connection out of step."""
         self.check_size(size)
+        if not size:
+            return b""
         self.in_step = False
         pace = _Pace(self._limits, self._clock)
         if self._spool is not None and size > self._limits.in_memory:
@@ -167,6 +169,10 @@ class Frames:
         store = BytesIO(bytes(size))  # pages are taken as they fill; getvalue does not copy
         with store.getbuffer() as view:
             for begin in range(0, size, CHUNK):
+                if begin:
+                    await asyncio.sleep(
+                        0
+                    )  # others get their turn when bytes arrive faster than they are read
                 await self._fill_body(view[begin : begin + CHUNK], pace)
         return store.getvalue()
 
@@ -178,11 +184,11 @@ class Frames:
                 piece = view[: min(CHUNK, size - begin)]
                 await self._fill_body(piece, pace)
                 file.write(piece)  # into the page cache: not worth a thread
+                await asyncio.sleep(0)
         return Path(file.name)
 
     async def _fill_body(self, view: memoryview, pace: _Pace) -> None:
         await self._fill(view, lambda: pace.until, "body", pace.add)
-        await asyncio.sleep(0)  # others get their turn when bytes arrive faster than they are read
 
     async def _fill(
         self,

@@ -71,7 +71,10 @@ class Membership:
         return next((member for member in self.roster().values() if member.name == name), None)
 
     def presence(self, number: int) -> Presence:
-        return self.presences.setdefault(number, Presence())
+        presence = self.presences.get(number)
+        if presence is None:
+            presence = self.presences[number] = Presence()
+        return presence
 
     def address(self, member: Acquaintance) -> str:
         return self.presence(member.number).address or member.address

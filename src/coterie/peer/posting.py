@@ -297,6 +297,8 @@ class Post:
         self.mailbox.begin(at.round, at.slot)
         self.sealing.open(at, vector, receivers)
         collecting = asyncio.create_task(self.sealing.collect(expected, at, until)) if expected else None
+        if collecting is not None:
+            collecting.add_done_callback(lambda _: self.changed.fire())
         look = _FIRST_LOOK
         try:
             while loop.time() < until:

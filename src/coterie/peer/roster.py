@@ -107,11 +107,9 @@ class Roster:
     def identify(self, der: bytes | None) -> str:
         """The member that a certificate belongs to; raises RefusedError("certificate", ...)."""
         try:
-            certificate = certificates.parse_der(der or b"")
-            name = certificates.common_name(certificate)
+            certificate, name, print_ = certificates.named(der or b"")
         except ConfigError:
             raise RefusedError("certificate", "it cannot be read, or has no valid common name") from None
-        print_ = certificates.fingerprint(certificate)
         if print_ in self.revoked:
             revoked = self.revoked[print_]
             raise RefusedError("certificate", f"that of {revoked.name!r} was {revoked.because}")

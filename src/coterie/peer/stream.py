@@ -16,6 +16,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 _T = TypeVar("_T")
+_Selector = getattr(
+    selectors, "PollSelector", selectors.SelectSelector
+)  # for one look: no set up in the kernel
 
 # A machine that vanished without a word is noticed after 10 + 3 * 5 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -59,7 +62,7 @@ class Stream:
     @property
     def quiet(self) -> bool:
         """The other side has neither closed nor sent anything since the last read."""
-        with selectors.DefaultSelector() as selector:
+        with _Selector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             return not selector.select(0)
 
