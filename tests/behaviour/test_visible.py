@@ -7,69 +7,16 @@ Settings were chosen before the numbers were seen.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import pytest
+from behaviour.measuring import Row, Table, accuracies, measured, over_seeds, simulated, table
 
 import coterie
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_data]
-
-SEEDS = (0, 1, 2)
-PEERS = 20
-
-
-@dataclass
-class Row:
-    """One line of a table: a number per seed in every column."""
-
-    name: str
-    columns: dict[str, list[float]] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def __getitem__(self, column: str) -> float:
-        return mean(self.columns[column])
-
-    def text(self) -> str:
-        cells = [f"{mean(values):.3f} ± {stdev(values):.3f}" for values in self.columns.values()]
-        return f"| {self.name} | {' | '.join(cells)} | {self.seconds:.0f} |"
-
-
-Numbers = Callable[[coterie.Run], dict[str, float]]
-Table = dict[str, Row]
-
-
-def accuracies(run: coterie.Run) -> dict[str, float]:
-    """Mean personal accuracy over the peers in the last round, at both points."""
-    points = ("after_mixing", "after_local")
-    return {point: float(run.accuracy_over_time(point)[-1].mean()) for point in points}
-
-
-def measured(name: str, algorithm: str, numbers: Numbers = accuracies, **setting: Any) -> Row:
-    """The same experiment with three seeds, in one process and one thread."""
-    row, start = Row(name), time.perf_counter()
-    plan = {"every": setting["rounds"], "global_accuracy": "never"} | setting.pop("evaluation", {})
-    for seed in SEEDS:
-        run = coterie.simulate(
-            algorithm, seed=seed, evaluation=plan, execution={"workers": 1}, **{"peers": PEERS, **setting}
-        )
-        for column, value in numbers(run).items():
-            row.columns.setdefault(column, []).append(value)
-    row.seconds = time.perf_counter() - start
-    return row
-
-
-def table(title: str, rows: list[Row]) -> Table:
-    print(f"\n{title}\n| | {' | '.join(rows[0].columns)} | s |")
-    print(f"|---|{'---|' * (len(rows[0].columns) + 1)}")
-    for row in rows:
-        print(row.text())
-    return {row.name: row for row in rows}
 
 
 # 1. Clusters of peers: whom to learn from (PPDL's setting).
@@ -205,99 +152,35 @@ def test_fedavg_is_well_below(teacher_weight: Table) -> None:
     assert teacher_weight["fedavg"]["after_mixing"] < small - 0.03
 
 
-# 4. KD-PDFL's collaboration weights for mu1 and mu2, a table instead of the heat map.
-
-MU = ((1.0, 0.1), (0.0, 0.1), (1.0, 0.0), (0.0, 0.0))
-CHANCE = 4 / 19  # the share of the own cluster among all others: 4 clusters of 5 peers
-
-
-def weights(run: coterie.Run) -> dict[str, float]:
-    learned = run.history.collaboration
-    if learned is None:
-        return {**accuracies(run), "own cluster": 0.0, "empty rows": 0.0, "row sum": 0.0}
-    return {
-        **accuracies(run),
-        "own cluster": run.own_cluster_share or 0.0,
-        "empty rows": float((learned.sum(1) == 0).double().mean()),
-        "row sum": float(learned.sum(1).mean()),
-    }
-
-
-@pytest.fixture(scope="module")
-def collaboration(data_dir: Path) -> Table:
-    setting: dict[str, Any] = {
-        "data": "mnist",
-        "partition": "rotations(4)",
-        "model": "mlp(64)",
-        "rounds": 200,
-        "training": {"batch_size": 16, "lr": 0.05},
-        "splitting": {"samples_per_peer": 100, "test_samples_per_peer": 200},
-    }
-    star = {**setting, "topology": "full"}  # every pair is weighed, about ten times
-    interval = {"exchange_every": 5}
-    rows = [
-        measured("local", "local", weights, **{**setting, "training": {**setting["training"], "steps": 3}})
-    ]
-    rows.append(measured("star-fedavg", "star-fedavg", weights, settings=interval, **star))
-    for mu1, mu2 in MU:
-        settings = {"mu1": mu1, "mu2": mu2, **interval}
-        rows.append(measured(f"kd-pdfl {mu1:g}, {mu2:g}", "kd-pdfl", weights, settings=settings, **star))
-    return table("mnist, rotations(4), T_ex 5", rows)
-
-
-def test_the_own_cluster_gains_weight(collaboration: Table) -> None:
-    assert collaboration["kd-pdfl 1, 0.1"]["own cluster"] > CHANCE
-
-
-def test_without_distances_weights_stay_uniform(collaboration: Table) -> None:
-    for name in ("kd-pdfl 0, 0.1", "kd-pdfl 0, 0"):
-        assert collaboration[name]["own cluster"] == pytest.approx(CHANCE, abs=0.05)
-
-
-def test_without_the_regulariser_weights_collapse_to_zero(collaboration: Table) -> None:
-    assert collaboration["kd-pdfl 1, 0"]["empty rows"] == 1.0
-    assert collaboration["kd-pdfl 1, 0.1"]["empty rows"] == 0.0
-
-
-def test_kd_pdfl_is_above_fedavg(collaboration: Table) -> None:
-    assert collaboration["kd-pdfl 1, 0.1"]["after_local"] > collaboration["star-fedavg"]["after_local"]
-
-
 # 5. PPDL's bandit: which groups it plays early and late.
-
 
 LONGER = {**LITTLE_DATA, "rounds": 60, "data": "mnist"}
 
 
 def ppdl_over_time(partition: str, settings: dict[str, Any]) -> Row:
     """Share of messages from the own cluster in the first and the last ten rounds."""
-    setting = {**LONGER, "partition": partition}
-    row, start = Row(f"{partition}, q {settings['q']}"), time.perf_counter()
-    for seed in SEEDS:
-        groups = []
-        run = coterie.simulate(
+
+    def once(seed: int) -> dict[str, float]:
+        groups: list[Any] = []
+        run = simulated(
+            seed,
             "ppdl",
-            seed=seed,
-            peers=PEERS,
             settings=settings,
-            evaluation={"every": 60, "global_accuracy": "never"},
-            execution={"workers": 1},
-            observer=lambda record, history, groups=groups: groups.append(record.diagnostics["group"]),
-            **setting,
+            partition=partition,
+            observer=lambda record, history: groups.append(record.diagnostics["group"]),
+            **LONGER,
         )
         cluster = run.clusters
         assert cluster is not None
         inside = [float((cluster[group.long()] == cluster[:, None]).double().mean()) for group in groups]
-        numbers = {
+        return {
             "rounds 1-10": mean(inside[:10]),
             "rounds 26-35": mean(inside[25:35]),
             "rounds 51-60": mean(inside[-10:]),
             "after_local": accuracies(run)["after_local"],
         }
-        for column, value in numbers.items():
-            row.columns.setdefault(column, []).append(value)
-    row.seconds = time.perf_counter() - start
-    return row
+
+    return over_seeds(f"{partition}, q {settings['q']}", once)
 
 
 TWO_GROUPS = "label-groups(0+1+2+3+4,5+6+7+8+9)"

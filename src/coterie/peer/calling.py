@@ -84,8 +84,8 @@ class Caller:
         self, to: str, address: str, head: bytes, body: bytes, timeout: float
     ) -> tuple[Head, bytes]:
         async with self._turns[to]:
-            connection = self._reused(to, address) or await self._new(to, address)
             good, closed = False, self._closed
+            connection = self._reused(to, address) or await self._new(to, address)
             try:
                 answer, data = await self._exchange(connection, to, head, body, timeout)
                 good = True

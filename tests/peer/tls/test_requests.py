@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +43,25 @@ def test_connections_are_reused(play: Callable[..., None]) -> None:
         for _ in range(5):
             await anna.ask(bob)
         assert contexts["made"] == 1
+
+    play(scenario)
+
+
+def test_a_connection_made_while_the_transport_stops_is_not_kept(play: Callable[..., None]) -> None:
+    async def scenario(net: Net) -> None:
+        anna, bob = await net.peer("anna"), await net.peer("bob")
+        contexts = Counter[str]()
+        make = anna.context
+
+        def stopping(side: ssl._SSLMethod) -> ssl.SSLContext:
+            contexts["made"] += 1
+            anna.transport._caller.close()
+            return make(side)
+
+        anna.context = stopping
+        await anna.ask(bob)
+        await anna.ask(bob)
+        assert contexts["made"] == 2
 
     play(scenario)
 
