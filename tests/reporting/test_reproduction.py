@@ -162,6 +162,15 @@ def test_targets_that_are_not_reached(made: Callable[..., Reproduction]) -> None
     assert "| local | 2±0 (50) |" in page
 
 
+def test_a_target_never_reached_is_infinitely_far(made: Callable[..., Reproduction]) -> None:
+    claims = [
+        {"says": "sooner", "metric": "rounds-to-target", "higher": "bad", "lower": "local"},
+        {"says": "never", "metric": "rounds-to-target", "higher": "bad", "lower": "bad"},
+    ]
+    sooner, never = verdicts(made(claims, metrics=["rounds-to-target"]))
+    assert (sooner.status, never.status) == (HOLDS, UNKNOWN)
+
+
 def test_tables_are_rebuilt_from_records(made: Callable[..., Reproduction], tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     paths = reproduction_text.write(made(), folder)
@@ -179,7 +188,7 @@ def test_broken_and_missing_cells_are_named(made: Callable[..., Reproduction], t
     assert reproduction.broken == {("good", "one", 3): "a loss became NaN"}
     page = reproduction_text.markdown(reproduction)
     assert "good, one, seed 3: a loss became NaN" in page
-    assert "good, one, seed 2: not run yet" in page
+    assert "one: good (seed 2)" in page
     assert json.dumps(reproduction_text.as_json(reproduction))
     assert "90.0±7.1" in page  # the others are still counted
 

@@ -191,16 +191,24 @@ def _compare(
     if below is None:
         return None
     difference = math.fsum(above.values()) / len(above) - math.fsum(below.values()) / len(below)
+    if math.isnan(difference):
+        return None  # neither reached its target
     text = f"{_place(column, higher, lower)}{higher} - {lower} = {difference:+.2f}"
-    paired = interval([above[seed] - below[seed] for seed in above if seed in below])
+    pairs = [above[seed] - below[seed] for seed in above if seed in below]
+    paired = interval(pairs) if all(map(math.isfinite, pairs)) else None
     if paired is not None and paired.low is not None and paired.low <= 0 <= (paired.high or 0):
         text += " (within the noise of the seeds)"
     return text, difference > claim.margin
 
 
 def _operand(reproduction: Reproduction, operand: str, column: str, metric: str) -> dict[int, float] | None:
+    """By seed; a target that was never reached is infinitely far away."""
     row, _, own_column = operand.partition("@")
-    return reproduction.values(row, own_column or column, metric) or None
+    values = reproduction.values(row, own_column or column, metric)
+    if metric.endswith("-to-target"):
+        runs = reproduction.records.get((row, own_column or column), {})
+        values = {seed: values.get(seed, math.inf) for seed in runs}
+    return values or None
 
 
 def _place(column: str, *operands: str) -> str:

@@ -54,6 +54,7 @@ def print_tables(reproduction: Reproduction) -> None:
         ("Order of methods", _order_lines(reproduction)),
         ("Claims of the paper", _claim_lines(reproduction)),
         ("Broken cells", _broken_lines(reproduction)),
+        ("Not run yet", _missing_lines(reproduction)),
         ("Notes", _notes(reproduction)),
     ):
         if items:
@@ -72,6 +73,7 @@ def markdown(reproduction: Reproduction) -> str:
         ("Order of methods, best first", _order_lines(reproduction)),
         ("Claims of the paper", _claim_lines(reproduction)),
         ("Broken cells", _broken_lines(reproduction)),
+        ("Not run yet", _missing_lines(reproduction)),
         ("Notes", _notes(reproduction)),
     ):
         if items:
@@ -163,6 +165,7 @@ def _order_lines(reproduction: Reproduction) -> list[str]:
         f"{labels[order.column]}, {order.metric}: ours {' > '.join(order.ours)}; "
         f"paper {' > '.join(order.printed)}; {order.agreeing} of {order.pairs} pairs agree"
         for order in orders(reproduction)
+        if order.ours
     ]
 
 
@@ -174,8 +177,18 @@ def _claim_lines(reproduction: Reproduction) -> list[str]:
 
 
 def _broken_lines(reproduction: Reproduction) -> list[str]:
-    lines = [f"{r}, {c}, seed {s}: {message}" for (r, c, s), message in reproduction.broken.items()]
-    return lines + [f"{r}, {c}, seed {s}: not run yet" for r, c, s in reproduction.missing]
+    return [f"{r}, {c}, seed {s}: {message}" for (r, c, s), message in reproduction.broken.items()]
+
+
+def _missing_lines(reproduction: Reproduction) -> list[str]:
+    """For each column, the rows that lack seeds."""
+    lacking: dict[str, dict[str, list[str]]] = {}
+    for row, column, seed in reproduction.missing:
+        lacking.setdefault(column, {}).setdefault(row, []).append(str(seed))
+    return [
+        f"{column}: " + ", ".join(f"{row} (seed {' '.join(seeds)})" for row, seeds in rows.items())
+        for column, rows in lacking.items()
+    ]
 
 
 def _notes(reproduction: Reproduction) -> list[str]:
