@@ -8,20 +8,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.distillation import class_weights, kl_divergence, mean_teacher_logits, weighted_mean
 from coterie.learning.losses import cross_entropy, sample_cross_entropy
 from coterie.protocol import Algorithm, Batch, Exchange, Facts, Loss, Node, Params, Presets, Round, average
-
-_PAPER = {
-    "training.epochs": 5,
-    "training.batch_size": 64,
-    "training.lr": 0.01,
-    "training.lr_decay": 0.998,
-    "training.momentum": 0.0,
-    "training.weight_decay": 5e-4,
-    "training.clip": 10.0,
-}
 
 
 @dataclass(frozen=True)
@@ -72,11 +63,11 @@ class BlendDFL(Algorithm[BlendState]):
         architectures=True,
     )
     presets: ClassVar[Presets] = {
-        "paper": {"kd_weight": 10.0, "temperature": 3.0, **_PAPER},
-        "grid-cifar10": {"kd_weight": 10.0, "temperature": 3.0, **_PAPER},
-        "grid-cifar100": {"kd_weight": 1.0, "temperature": 3.0, **_PAPER},
-        "ring-cifar10": {"kd_weight": 25.0, "temperature": 3.0, **_PAPER},
-        "ring-cifar100": {"kd_weight": 5.0, "temperature": 3.0, **_PAPER},
+        "paper": {"kd_weight": 10.0, "temperature": 3.0, **BLEND_DFL_TRAINING},
+        "grid-cifar10": {"kd_weight": 10.0, "temperature": 3.0, **BLEND_DFL_TRAINING},
+        "grid-cifar100": {"kd_weight": 1.0, "temperature": 3.0, **BLEND_DFL_TRAINING},
+        "ring-cifar10": {"kd_weight": 25.0, "temperature": 3.0, **BLEND_DFL_TRAINING},
+        "ring-cifar100": {"kd_weight": 5.0, "temperature": 3.0, **BLEND_DFL_TRAINING},
     }
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
 from coterie.protocol import (
     Exchange,
     Facts,
@@ -45,16 +46,7 @@ class DPSGD(ModelAlgorithm):
         free_running=True,
         architectures=True,
     )
-    presets: ClassVar[Presets] = {
-        "blend-dfl": {
-            "training.epochs": 5,
-            "training.batch_size": 64,
-            "training.lr": 0.01,
-            "training.lr_decay": 0.998,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        }
-    }
+    presets: ClassVar[Presets] = {"blend-dfl": dict(BLEND_DFL_TRAINING)}
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
         mine = node.train(state.params, **self.local_settings())

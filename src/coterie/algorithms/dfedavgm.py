@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
-from coterie.protocol import Facts, Presets
+from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING
+from coterie.protocol import Presets
 
 
 @dataclass(frozen=True)
@@ -26,23 +26,9 @@ class DFedAvgM(DPSGD):
 
     momentum: float = 0.9
 
-    facts = Facts(
-        paper="Sun et al. 2022",
-        measured="after_mixing",
-        communication="one model to each neighbour",
-        personal=False,
-        free_running=True,
-        architectures=True,
-    )
+    facts = replace(DPSGD.facts, paper="Sun et al. 2022")
     presets: ClassVar[Presets] = {
-        "blend-dfl": {
-            "training.epochs": 5,
-            "training.batch_size": 64,
-            "training.lr": 0.01,
-            "training.lr_decay": 0.998,
-            "training.weight_decay": 0.0,
-            "training.clip": 10.0,
-        },
+        "blend-dfl": {**BLEND_DFL_TRAINING, "training.weight_decay": 0.0},
         "dfedpgp": {"momentum": 0.9, **DFEDPGP_TRAINING},
     }
 

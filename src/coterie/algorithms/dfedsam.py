@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from coterie.algorithms.d_psgd import DPSGD
+from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning import Gradients, Memory, Update
 from coterie.learning.updates import add_, norm, scaled
-from coterie.protocol import Facts, Params, Presets
+from coterie.protocol import Params, Presets
 
 
 @dataclass(frozen=True)
@@ -32,21 +33,11 @@ class DFedSAM(DPSGD):
 
     rho: float = 0.01
 
-    facts = Facts(
-        paper="Shi et al. 2023",
-        measured="after_mixing",
-        communication="one model to each neighbour",
-        personal=False,
-        free_running=True,
-        architectures=True,
-    )
+    facts = replace(DPSGD.facts, paper="Shi et al. 2023")
     presets: ClassVar[Presets] = {
         "blend-dfl": {
             "rho": 0.01,
-            "training.epochs": 5,
-            "training.batch_size": 64,
-            "training.lr": 0.01,
-            "training.lr_decay": 0.998,
+            **BLEND_DFL_TRAINING,
             "training.weight_decay": 0.0,
             "training.clip": 0.0,
         }

@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+BLEND_DFL_TRAINING: Mapping[str, Any] = {
+    "training.epochs": 5,
+    "training.batch_size": 64,
+    "training.lr": 0.01,
+    "training.lr_decay": 0.998,
+    "training.momentum": 0.0,
+    "training.weight_decay": 5e-4,
+    "training.clip": 10.0,
+}
+"""Soltani et al., BlendDFL; the presets of some baselines leave out weight decay or clipping."""
+
 DFEDPGP_TRAINING: Mapping[str, Any] = {
     "training.epochs": 5,
     "training.batch_size": 128,
