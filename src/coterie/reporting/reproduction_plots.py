@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from coterie.experiments.paper_schema import Column, Figure, Row
-from coterie.reporting.drawing import MARKERS, colour_of, new_figure, plain, save
+from coterie.reporting.drawing import COLOURS, MARKERS, colour_of, new_figure, plain, save
 from coterie.reporting.measures import is_percentage
 from coterie.reporting.reproduction import Reproduction, printed_number
 
@@ -80,7 +80,7 @@ def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
     """A group of bars for each column; the paper's numbers as black lines."""
     drawn = new_figure(2.2 + 0.42 * len(rows) * len(columns), 0.9 + 3.2 * len(figure.metrics))
     panels = drawn.subplots(len(figure.metrics), 1, squeeze=False, sharex=True)[:, 0]
-    width = 0.8 / len(rows)
+    width, compared = 0.8 / len(rows), False
     for axes, metric in zip(panels, figure.metrics, strict=True):
         for number, row in enumerate(rows):
             places = np.arange(len(columns)) + (number - (len(rows) - 1) / 2) * width
@@ -88,14 +88,17 @@ def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
             heights = [np.nan if one is None else one.mean for one in numbers]
             errors = [0.0 if one is None or one.std is None else one.std for one in numbers]
             axes.bar(places, heights, width * 0.9, yerr=errors, color=colour_of(number), label=row.shown,
+                     hatch="//" if number >= len(COLOURS) else "", edgecolor="white", linewidth=0,
                      error_kw={"lw": 0.8})  # fmt: skip
             for place, column in zip(places, columns, strict=True):
                 value, _ = printed_number(reproduction.table, row, column.name, metric)
                 if value is not None:
                     axes.hlines(value, place - width / 2, place + width / 2, color="black", lw=1.6)
+                    compared = True
         axes.set_xticks(np.arange(len(columns)), [column.shown for column in columns])
         _name_axes(axes, figure.x_label, metric, first=True)
-    panels[-1].set_xlabel("black lines: the paper's numbers", fontsize=8)
+    if compared:
+        panels[-1].set_xlabel("black lines: the paper's numbers", fontsize=8)
     _legend(drawn, panels[0])
     return drawn
 
