@@ -10,7 +10,14 @@ from torch import Tensor
 
 from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
-from coterie.learning.distillation import class_weights, kl_divergence, mean_teacher_logits, weighted_mean
+from coterie.learning.distillation import (
+    class_weights,
+    kl_from,
+    mean_teacher_logits,
+    of_batch,
+    softened,
+    weighted_mean,
+)
 from coterie.learning.losses import cross_entropy, sample_cross_entropy
 from coterie.protocol import Algorithm, Batch, Exchange, Facts, Loss, Node, Params, Presets, Round, average
 
@@ -99,18 +106,20 @@ class BlendDFL(Algorithm[BlendState]):
     def loss(self, state: BlendState, node: Node) -> Loss:
         """Cross-entropy and distillation of one batch, eq. 14."""
         progress = node.round / max(1, node.rounds - 1)  # t / R
-        teaching = self.kd_weight * state.taught
+        teaching = self.kd_weight * self.temperature**2 * state.taught
         distils = bool(teaching.any())
+        teacher = softened(state.teacher_logits, self.temperature)  # once for all epochs
 
         def total(logits: Tensor, batch: Batch) -> Tensor:
             weights = self.weights(batch, logits.shape[-1], progress)
-            loss = self.cross_entropy(logits, batch, weights)
             if not distils:
-                return loss
-            teacher = state.teacher_logits[batch.rows[:, None], batch.index]  # (rows, batch, classes)
-            kl = kl_divergence(teacher, logits, self.temperature)  # eq. 8
-            kd = self.temperature**2 * (batch.mean(kl) if weights is None else weighted_mean(kl, weights))
-            return loss + teaching[batch.rows].to(kd) * kd
+                return self.cross_entropy(logits, batch, weights)
+            kl = kl_from(of_batch(teacher, batch), softened(logits, self.temperature))  # eq. 8
+            kl = kl * teaching[batch.rows, None].to(kl)
+            if weights is not None and self.ce_norm == "weights":  # one mean serves both terms
+                return weighted_mean(sample_cross_entropy(logits, batch.y) + kl, weights)
+            kd = batch.mean(kl) if weights is None else weighted_mean(kl, weights)
+            return self.cross_entropy(logits, batch, weights) + kd
 
         return total
 
@@ -122,7 +131,7 @@ class BlendDFL(Algorithm[BlendState]):
         if self.weighting == "fixed":
             return beta
         even = torch.ones_like(beta) if batch.present is None else batch.present
-        return even + progress * (beta - even)  # eq. 12
+        return torch.lerp(even, beta, progress)  # eq. 12
 
     def cross_entropy(self, logits: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
         """(rows,) eq. 13, or divided by the batch size as in the paper's code."""

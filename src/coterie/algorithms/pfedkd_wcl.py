@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
 from coterie.algorithms.fedavg import adopt, require_fraction
 from coterie.errors import ConfigError
-from coterie.learning.distillation import kl_divergence
+from coterie.learning.distillation import kl_divergence, of_batch
 from coterie.learning.gradients import full_gradient
 from coterie.learning.losses import cross_entropy
 from coterie.protocol import (
@@ -109,7 +109,7 @@ class PFedKDWCL(PersonalBesideHub):
         teacher = remembered_logits(w, here, node)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            distilled = batch.mean(kl_divergence(teacher[batch.rows[:, None], batch.index], logits))
+            distilled = batch.mean(kl_divergence(of_batch(teacher, batch), logits))
             return (1 - self.alpha) * cross_entropy(logits, batch) + self.alpha * distilled
 
         return loss

@@ -18,9 +18,23 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: f
 
     Without the customary factor temperature^2, which the caller applies where its paper does.
     """
-    teacher = (teacher_logits / temperature).log_softmax(-1)
-    student = (student_logits / temperature).log_softmax(-1)
-    return (teacher.exp() * (teacher - student)).sum(-1)
+    return kl_from(softened(teacher_logits, temperature), softened(student_logits, temperature))
+
+
+def softened(logits: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities at a temperature."""
+    return (logits / temperature).log_softmax(-1)
+
+
+def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(p_teacher || p_student) over the last dimension, from log-probabilities."""
+    return torch.nn.functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
+
+
+def of_batch(table: Tensor, batch: Batch) -> Tensor:
+    """(rows, batch, ...) entries of a (rows, n, ...) table for the samples of a batch."""
+    place = batch.index + batch.rows[:, None] * table.shape[1]
+    return table.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *table.shape[2:])
 
 
 def class_weights(batch: Batch, n_classes: int) -> Tensor:
@@ -30,10 +44,10 @@ def class_weights(batch: Batch, n_classes: int) -> Tensor:
     """
     present = torch.ones_like(batch.y, dtype=torch.float32) if batch.present is None else batch.present
     counts = present.new_zeros(len(batch.y), n_classes).scatter_add_(1, batch.y, present)
-    here = counts > 0
-    inverse = here / counts.clamp(min=1)
-    scale = here.sum(1, keepdim=True) / inverse.sum(1, keepdim=True)
-    return (inverse * scale).gather(1, batch.y) * present
+    own = counts.gather(1, batch.y)  # of each sample's class
+    inverse = present / own.clamp(min=1)
+    # Over samples, 1 / count adds up to the number of classes and 1 / count^2 to the sum over classes.
+    return inverse * (inverse.sum(1, keepdim=True) / (inverse / own.clamp(min=1)).sum(1, keepdim=True))
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
