@@ -44,10 +44,10 @@ def class_weights(batch: Batch, n_classes: int) -> Tensor:
     """
     present = torch.ones_like(batch.y, dtype=torch.float32) if batch.present is None else batch.present
     counts = present.new_zeros(len(batch.y), n_classes).scatter_add_(1, batch.y, present)
-    own = counts.gather(1, batch.y)  # of each sample's class
-    inverse = present / own.clamp(min=1)
+    own = counts.gather(1, batch.y).clamp(min=1)  # of each sample's class
+    inverse = present / own
     # Over samples, 1 / count adds up to the number of classes and 1 / count^2 to the sum over classes.
-    return inverse * (inverse.sum(1, keepdim=True) / (inverse / own.clamp(min=1)).sum(1, keepdim=True))
+    return inverse * (inverse.sum(1, keepdim=True) / (inverse / own).sum(1, keepdim=True))
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
