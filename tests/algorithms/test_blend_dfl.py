@@ -15,8 +15,8 @@ from coterie.algorithms.d_psgd import DPSGD
 from coterie.data import from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, Workers
-from coterie.learning.distillation import class_weights, kl_divergence, weighted_mean
-from coterie.protocol import Algorithm, Batch
+from coterie.learning.distillation import class_weights, kl_divergence
+from coterie.protocol import Algorithm, Samples
 from coterie.simulation import Simulation
 from coterie.topology import Graph, Topology, make
 from coterie.training import Training
@@ -144,32 +144,30 @@ def test_without_distillation_and_weights_it_is_d_psgd_bit_for_bit() -> None:
         assert torch.equal(blend.personal()[name], value)
 
 
-def batch_of(labels: list[list[int]], present: list[list[int]] | None = None) -> Batch:
+def samples_of(labels: list[list[int]], present: list[list[int]] | None = None) -> Samples:
     y = torch.tensor(labels)
     mask = None if present is None else torch.tensor(present).float()
-    return Batch(torch.zeros(*y.shape, 1), y, torch.arange(len(y)), torch.zeros_like(y), mask)
+    return Samples(y, torch.arange(len(y)), torch.zeros_like(y), mask)
 
 
 def test_class_weights_by_hand() -> None:
     # Counts 3 and 1: 1/3 and 1, whose mean is 2/3: rescaled to 1/2 and 3/2.
-    mixed, one_class = class_weights(batch_of([[0, 0, 0, 2], [1, 1, 1, 1]]), CLASSES)
+    mixed, one_class = class_weights(samples_of([[0, 0, 0, 2], [1, 1, 1, 1]]))
     torch.testing.assert_close(mixed, torch.tensor([0.5, 0.5, 0.5, 1.5]))
     torch.testing.assert_close(one_class, torch.ones(4))
 
 
 def test_padding_has_no_weight_and_counts_for_no_class() -> None:
-    weights = class_weights(batch_of([[0, 0, 0, 2, 0, 0]], [[1, 1, 1, 1, 0, 0]]), CLASSES)
+    weights = class_weights(samples_of([[0, 0, 0, 2, 0, 0]], [[1, 1, 1, 1, 0, 0]]))
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0.5, 0.5, 1.5, 0.0, 0.0]]))
-    torch.testing.assert_close(weighted_mean(torch.arange(6.0)[None], weights), torch.tensor([2.0]))
 
 
 def test_weights_grow_from_1_to_beta() -> None:
-    batch, blend = batch_of([[0, 0, 0, 2]]), BlendDFL()
-    start, middle, end = (blend.weights(batch, CLASSES, progress) for progress in (0.0, 0.5, 1.0))
-    assert start is not None
+    samples, blend = samples_of([[0, 0, 0, 2]]), BlendDFL()
+    start, middle, end = (blend.weights(samples, progress) for progress in (0.0, 0.5, 1.0))
     assert torch.equal(start, torch.ones(1, 4))
     torch.testing.assert_close(middle, torch.tensor([[0.75, 0.75, 0.75, 1.25]]))
-    torch.testing.assert_close(end, class_weights(batch, CLASSES))
+    torch.testing.assert_close(end, class_weights(samples))
 
 
 def test_kl_divergence_is_that_of_the_softened_distributions() -> None:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from coterie.data import Federation, Split, from_peers
 from coterie.errors import ConfigError, ContractError, DivergedError
 from coterie.learning import Executor, ExecutorName, LearningNode, Workers, check_module, model_tree
+from coterie.learning import executor as executor_module
 from coterie.learning.settings import LocalWork
 from coterie.learning.updates import SGD, Proximal
-from coterie.protocol import Batch, Params
+from coterie.protocol import Batch, Params, Samples
 from coterie.topology import make
 from coterie.training import Training
 
@@ -186,6 +187,49 @@ def test_own_loss_sees_rows_and_positions(workers: Workers) -> None:
     for name, value in n.initial().items():
         torch.testing.assert_close(own[name][[0, 2]], plain[name][[0, 2]], rtol=1e-9, atol=1e-9)
         assert torch.equal(own[name][1], value[1]), "row 1's samples have weight 0"
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_what_a_loss_prepares_for_all_steps_is_that_of_each_batch(
+    executor: ExecutorName, workers: Workers
+) -> None:
+    """With 5, 1 and 8 samples in batches of 3 there is padding, and rows end their epochs at other steps."""
+    n = node(workers, executor, training=Training(batch_size=3, epochs=2, lr=0.1, clip=0.0))
+    table = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def prepare(samples: Samples) -> Params:
+        values = table[samples.rows[:, None], samples.index]
+        return {"weight": values / samples.mean(values)[:, None], "y": samples.y}
+
+    seen: list[tuple[int, ...]] = []
+
+    def weighted(logits: Tensor, batch: Batch, given: Params) -> Tensor:
+        entropy = nn.functional.cross_entropy(logits.flatten(0, 1), given["y"].flatten(), reduction="none")
+        return batch.mean(entropy.view(batch.y.shape) * given["weight"])
+
+    def at_once(logits: Tensor, batch: Batch) -> Tensor:
+        seen.append(tuple(batch.y.shape))
+        return weighted(logits, batch, batch.prepared)
+
+    def step_by_step(logits: Tensor, batch: Batch) -> Tensor:
+        return weighted(logits, batch, prepare(batch))
+
+    found = n.train(n.initial(), loss=at_once, prepare=prepare)
+    expected = n.train(n.initial(), loss=step_by_step)
+    assert len(set(seen)) > 1, "batches of several shapes"
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("inputs_at_a_time", [1, 100, 1 << 30], ids=["a step", "some steps", "all"])
+def test_batches_do_not_depend_on_how_many_are_gathered_together(
+    inputs_at_a_time: int, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = node(workers, training=Training(batch_size=3, epochs=2, lr=0.1, clip=0.0))
+    expected = n.train(n.initial())
+    monkeypatch.setattr(executor_module, "_GATHER_BYTES", inputs_at_a_time)
+    for name, value in n.train(n.initial()).items():
+        assert torch.equal(value, expected[name]), name
 
 
 @pytest.mark.parametrize("executor", ["stacked", "looped"])

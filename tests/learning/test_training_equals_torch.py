@@ -318,7 +318,7 @@ def one_batch(module: nn.Module, padded: bool) -> tuple[Params, Batch, list[int]
     params = stacked(module, 2)
     for name in dict(module.named_parameters()):
         params[name] += 0.1 * torch.tensor(rng.normal(size=params[name].shape))
-    return params, Batch(x, y, torch.arange(2), torch.zeros(2, 6, dtype=torch.long), present), sizes
+    return params, Batch(y, torch.arange(2), torch.zeros(2, 6, dtype=torch.long), present, x), sizes
 
 
 def row_module(module: nn.Module, params: Params, row: int) -> nn.Module:

@@ -7,19 +7,31 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.distillation import (
     class_weights,
-    kl_from,
+    even_weights,
     mean_teacher_logits,
-    of_batch,
+    of_samples,
     softened,
-    weighted_mean,
 )
-from coterie.learning.losses import cross_entropy, sample_cross_entropy
-from coterie.protocol import Algorithm, Batch, Exchange, Facts, Loss, Node, Params, Presets, Round, average
+from coterie.learning.losses import sample_cross_entropy
+from coterie.protocol import (
+    Algorithm,
+    Batch,
+    Exchange,
+    Facts,
+    Node,
+    Params,
+    Prepare,
+    Presets,
+    Round,
+    Samples,
+    average,
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class BlendDFL(Algorithm[BlendState]):
         return BlendState(params, table, torch.zeros(node.rows))
 
     def round(self, state: BlendState, node: Node) -> Round[BlendState]:
-        mine = node.train(state.params, loss=self.loss(state, node))
+        mine = node.train(state.params, loss=self.loss, prepare=self.prepare(state, node))
         node.measure(after_local=mine)
         if node.evaluating:
             before, after = (node.evaluate(params, "common") for params in (state.params, mine))
@@ -103,39 +115,42 @@ class BlendDFL(Algorithm[BlendState]):
     def personal(self, state: BlendState) -> Params:
         return state.params
 
-    def loss(self, state: BlendState, node: Node) -> Loss:
-        """Cross-entropy and distillation of one batch, eq. 14."""
+    def prepare(self, state: BlendState, node: Node) -> Prepare:
+        """What eq. 13 and 14 need to know of each sample: its weight, and its label and teachers as targets.
+
+        KL(p || q) is the cross-entropy of q with the target p, less the entropy of p.
+        """
         progress = node.round / max(1, node.rounds - 1)  # t / R
         teaching = self.kd_weight * self.temperature**2 * state.taught
-        distils = bool(teaching.any())
-        teacher = softened(state.teacher_logits, self.temperature)  # once for all epochs
+        teacher = softened(state.teacher_logits, self.temperature)
 
-        def total(logits: Tensor, batch: Batch) -> Tensor:
-            weights = self.weights(batch, logits.shape[-1], progress)
-            if not distils:
-                return self.cross_entropy(logits, batch, weights)
-            kl = kl_from(of_batch(teacher, batch), softened(logits, self.temperature))  # eq. 8
-            kl = kl * teaching[batch.rows, None].to(kl)
-            if weights is not None and self.ce_norm == "weights":  # one mean serves both terms
-                return weighted_mean(sample_cross_entropy(logits, batch.y) + kl, weights)
-            kd = batch.mean(kl) if weights is None else weighted_mean(kl, weights)
-            return self.cross_entropy(logits, batch, weights) + kd
+        def prepared(samples: Samples) -> Params:
+            weights = self.weights(samples, progress).to(teacher)
+            scaled = weights / samples.mean(weights)[:, None]  # to mean 1: sums are divided by sum_s w_s
+            ce = scaled if self.ce_norm == "weights" else weights  # eq. 13, or the paper's code
+            if not self.kd_weight:
+                return {"ce": ce}
+            kd = teaching[samples.rows, None].to(teacher) * scaled
+            log_p = of_samples(teacher, samples)
+            p, label = log_p.exp(), one_hot(samples.y, log_p.shape[-1])
+            targets = torch.stack((ce[..., None] * label, kd[..., None] * p), 2)
+            return {"targets": targets, "neg_entropy": kd * (p * log_p).sum(-1)}
 
-        return total
+        return prepared
 
-    def weights(self, batch: Batch, n_classes: int, progress: float) -> Tensor | None:
-        """(rows, batch) weight of each sample; None: all alike."""
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """(rows,) cross-entropy and distillation of one batch, eq. 14."""
+        if not self.kd_weight:
+            return batch.mean(batch.prepared["ce"] * sample_cross_entropy(logits, batch.y))
+        log_q = torch.stack((logits, logits / self.temperature), 2).log_softmax(-1)
+        crossed = (batch.prepared["targets"] * log_q).sum((2, 3))  # with the label and with the teachers
+        return batch.mean(batch.prepared["neg_entropy"] - crossed)
+
+    def weights(self, samples: Samples, progress: float) -> Tensor:
+        """(rows, batch) weight of each sample; 0 for padding."""
         if self.weighting == "none":
-            return None
-        beta = class_weights(batch, n_classes)  # eq. 10, 11
+            return even_weights(samples)
+        beta = class_weights(samples)  # eq. 10, 11
         if self.weighting == "fixed":
             return beta
-        even = torch.ones_like(beta) if batch.present is None else batch.present
-        return torch.lerp(even, beta, progress)  # eq. 12
-
-    def cross_entropy(self, logits: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
-        """(rows,) eq. 13, or divided by the batch size as in the paper's code."""
-        if weights is None:
-            return cross_entropy(logits, batch)
-        values = sample_cross_entropy(logits, batch.y)
-        return weighted_mean(values, weights) if self.ce_norm == "weights" else batch.mean(weights * values)
+        return torch.lerp(even_weights(samples), beta, progress)  # eq. 12

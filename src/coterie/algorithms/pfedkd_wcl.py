@@ -12,16 +12,16 @@ from torch import Tensor
 from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
 from coterie.algorithms.fedavg import adopt, require_fraction
 from coterie.errors import ConfigError
-from coterie.learning.distillation import kl_divergence, of_batch
+from coterie.learning.distillation import kl_divergence, kl_from, of_samples, softened
 from coterie.learning.gradients import full_gradient
 from coterie.learning.losses import cross_entropy
 from coterie.protocol import (
     Batch,
     Facts,
     Inbox,
-    Loss,
     Node,
     Params,
+    Prepare,
     Presets,
     Round,
     from_hub,
@@ -97,22 +97,22 @@ class PFedKDWCL(PersonalBesideHub):
         download = yield from_hub(state.params, node, clients)  # line 4
         w = adopt(state.params, download)
         here = (download.count > 0) & (node.n_samples > 0)
-        personal = node.train(state.personal, active=here, loss=self.client_loss(w, here, node))
+        teach = self.teacher(w, here, node) if self.alpha else None
+        loss = self.client_loss if self.alpha else None
+        personal = node.train(state.personal, active=here, loss=loss, prepare=teach)
         node.measure(after_local=personal)
         upload = yield to_hub(self.for_hub(w, personal, here, node), node, here, clients)
         return PersonalState(self.at_hub(w, upload, node), personal)
 
-    def client_loss(self, w: Params, here: Tensor, node: Node) -> Loss | None:
-        """Eq. 3, with the teacher's outputs computed once; None, plain cross-entropy, for alpha = 0."""
-        if not self.alpha:
-            return None
-        teacher = remembered_logits(w, here, node)
+    def teacher(self, w: Params, here: Tensor, node: Node) -> Prepare:
+        """The hub's model's outputs on the clients' samples, computed once."""
+        teacher = softened(remembered_logits(w, here, node))
+        return lambda samples: {"teacher": of_samples(teacher, samples)}
 
-        def loss(logits: Tensor, batch: Batch) -> Tensor:
-            distilled = batch.mean(kl_divergence(of_batch(teacher, batch), logits))
-            return (1 - self.alpha) * cross_entropy(logits, batch) + self.alpha * distilled
-
-        return loss
+    def client_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """(rows,) eq. 3."""
+        distilled = batch.mean(kl_from(batch.prepared["teacher"], softened(logits)))
+        return (1 - self.alpha) * cross_entropy(logits, batch) + self.alpha * distilled
 
     def for_hub(self, w: Params, personal: Params, here: Tensor, node: Node) -> dict[str, Params]:
         """What a client uploads."""
@@ -122,7 +122,7 @@ class PFedKDWCL(PersonalBesideHub):
         reverse = self.server_update == "kl_grad_reverse_lastclient"
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            theta = fixed[batch.rows[:, None], batch.index]
+            theta = of_samples(fixed, batch)
             return batch.mean(kl_divergence(logits, theta) if reverse else kl_divergence(theta, logits))
 
         gradient = full_gradient(node, w, loss, here)

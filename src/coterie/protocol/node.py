@@ -6,7 +6,7 @@ All N nodes in the simulator, a block of them on a cluster worker, one in a peer
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -17,15 +17,13 @@ from coterie.topology import Graph
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One mini-batch of each of some rows."""
+class Samples:
+    """Which samples the mini-batches of some rows are made of."""
 
-    x: Tensor  # (rows, batch, ...)
     y: Tensor  # (rows, batch)
     rows: Tensor  # (rows,) which rows of the node these are, to look up per-row values
     index: Tensor  # (rows, batch) position of each sample in its row's training data
     present: Tensor | None  # (rows, batch) 1 for samples, 0 for padding; None: all are samples
-    noise: Tensor | None = None  # (rows,) seeds of a model's own randomness, such as Dropout, in this step
 
     def mean(self, values: Tensor) -> Tensor:
         """(rows,) mean of a value per sample, without the padding."""
@@ -34,8 +32,22 @@ class Batch:
         return (values * self.present).sum(dim=1) / self.present.sum(dim=1)
 
 
+@dataclass(frozen=True)
+class Batch(Samples):
+    """One mini-batch of each of some rows."""
+
+    x: Tensor  # (rows, batch, ...)
+    noise: Tensor | None = None  # (rows,) seeds of a model's own randomness, such as Dropout, in this step
+    prepared: Params = field(default_factory=dict)  # (rows, batch, ...) what `prepare` found
+
+
 Loss = Callable[[Tensor, Batch], Tensor]
 """logits (rows, batch, classes) and the batch -> one value per row, (rows,)."""
+
+Prepare = Callable[[Samples], Params]
+"""What a loss needs to know of samples besides the model's outputs, such as weights or a teacher's outputs:
+tensors (rows, batch, ...). Called once for the batches of all local steps, as if each step had rows of its
+own, since many small operations in every step cost as much as training a small model."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,7 @@ class Node(Protocol):
         params: Params,
         *,
         loss: Loss | None = None,
+        prepare: Prepare | None = None,
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
         reported: bool = True,
@@ -86,7 +99,8 @@ class Node(Protocol):
     ) -> Params:
         """Local training of each row on its own data; returns new parameters.
 
-        loss: default is cross-entropy. only: names to change. active: (rows,) bool, who trains.
+        loss: default is cross-entropy. prepare: what the loss finds in `batch.prepared`. only: names to
+        change. active: (rows,) bool, who trains.
         reported: False for work beside the round's training (a gradient for the hub, fine-tuning for the
         measurement), whose loss is not to be recorded as the round's training loss.
         settings: override the experiment's `training` section for this call (steps, momentum, ...);
