@@ -174,13 +174,13 @@ class _Runner:
     observer: Observer | None
 
     def start(self, run_dir: Path | None) -> Run:
-        with self._workers() as workers, pinned_threads(workers.count):
+        with self._workers() as workers, pinned_threads(1):
             name = self._executor_name(workers)
             folder = None if run_dir is None else RunFolder.create(run_dir, self.experiment, name)
             return self._play(self._simulation(name, workers), History(), folder)
 
     def go_on(self, folder: RunFolder) -> Run:
-        with self._workers() as workers, pinned_threads(workers.count):
+        with self._workers() as workers, pinned_threads(1):
             name = cast(ExecutorName, folder.executor())
             simulation = self._simulation(name, workers)
             if folder.checkpoint.exists():

@@ -54,7 +54,11 @@ class Workers:
 
 @contextmanager
 def pinned_threads(count: int) -> Iterator[None]:
-    """Let torch operations outside the workers use `count` threads; restores the user's setting."""
+    """Let torch operations outside the workers use `count` threads; restores the user's setting.
+
+    One is best beside workers: a team of threads spins for milliseconds after each operation, on the cores
+    that the workers need.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
