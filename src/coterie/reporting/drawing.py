@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,11 +18,21 @@ from coterie.simulation import write_atomically
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", ":")
 GREY = "#777777"
 
 
 def colour_of(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Colour, marker and line of one of many curves: no two of them look alike."""
+    return {
+        "color": colour_of(number),
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINES[number // len(COLOURS) % len(LINES)],
+    }
 
 
 def new_figure(width: float, height: float) -> Figure:

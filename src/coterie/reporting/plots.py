@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.experiments.running import Run
 from coterie.protocol import Point
-from coterie.reporting.drawing import COLOURS, GREY, MARKERS, colour_of, new_figure, plain, save
+from coterie.reporting.drawing import COLOURS, GREY, colour_of, line_style, new_figure, plain, save
 from coterie.reporting.tables import label_of as label_of_result
 
 Array = NDArray[np.float64]
@@ -135,15 +135,7 @@ def _mean_curve(axes: Axes, run: Run, number: int, label: str) -> None:
     rounds = run.history.rounds
     # Markers in different places, so that curves which coincide are still seen.
     step = max(1, len(rounds) // 8)
-    axes.plot(
-        rounds,
-        means,
-        color=colour_of(number),
-        marker=MARKERS[number % len(MARKERS)],
-        markevery=(number % step, step),
-        ms=5,
-        label=label,
-    )
+    axes.plot(rounds, means, markevery=(number % step, step), ms=5, label=label, **line_style(number))
 
 
 def _deciles(values: Array) -> tuple[Array, Array]:

@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from coterie.experiments.paper_schema import Column, Figure, Row
-from coterie.reporting.drawing import COLOURS, MARKERS, colour_of, new_figure, plain, save
+from coterie.reporting.drawing import COLOURS, colour_of, line_style, new_figure, plain, save
 from coterie.reporting.measures import is_percentage
 from coterie.reporting.reproduction import Reproduction, printed_number
 
 MOST_BETWEEN_MARKERS = 8
+_LEGEND_LETTERS = 26
 
 
 def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
@@ -51,7 +52,7 @@ def _curves(reproduction: Reproduction, figure: Figure, rows: list[Row], columns
         for axes, column in zip(line, columns, strict=True):
             for number, row in enumerate(rows):
                 _curve(axes, reproduction, row, column.name, metric, number)
-            axes.set_title(column.shown, fontsize=9)
+            axes.set_title(textwrap.fill(column.shown, 50), fontsize=9)
             _name_axes(axes, figure.x_label or "round", metric, first=axes is line[0])
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(drawn, panels[0, 0])
@@ -69,15 +70,14 @@ def _curve(axes: Axes, reproduction: Reproduction, row: Row, column: str, metric
     values = values * (100 if is_percentage(metric) else 1)
     step = max(1, len(rounds) // MOST_BETWEEN_MARKERS)
     axes.plot(
-        rounds, values.mean(0), color=colour_of(number), label=row.shown, ms=4,
-        marker=MARKERS[number % len(MARKERS)], markevery=(number % step, step),
-    )  # fmt: skip
+        rounds, values.mean(0), label=row.shown, ms=4, markevery=(number % step, step), **line_style(number)
+    )
     if len(values) > 1:
         axes.fill_between(rounds, values.min(0), values.max(0), color=colour_of(number), alpha=0.15, lw=0)
 
 
 def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
-    """A group of bars for each column; the paper's numbers as black lines."""
+    """A group of bars for each column; the paper's numbers, where they have our scale, as black lines."""
     drawn = new_figure(2.2 + 0.42 * len(rows) * len(columns), 0.9 + 3.2 * len(figure.metrics))
     panels = drawn.subplots(len(figure.metrics), 1, squeeze=False, sharex=True)[:, 0]
     width, compared = 0.8 / len(rows), False
@@ -92,10 +92,12 @@ def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
                      error_kw={"lw": 0.8})  # fmt: skip
             for place, column in zip(places, columns, strict=True):
                 value, _ = printed_number(reproduction.table, row, column.name, metric)
-                if value is not None:
+                if value is not None and is_percentage(metric):
                     axes.hlines(value, place - width / 2, place + width / 2, color="black", lw=1.6)
                     compared = True
-        axes.set_xticks(np.arange(len(columns)), [column.shown for column in columns])
+        letters = max(12, 4 * len(rows))  # as wide as a group of bars
+        names = [textwrap.fill(column.shown, letters) for column in columns]
+        axes.set_xticks(np.arange(len(columns)), names, fontsize=9)
         _name_axes(axes, figure.x_label, metric, first=True)
     if compared:
         panels[-1].set_xlabel("black lines: the paper's numbers", fontsize=8)
@@ -118,8 +120,7 @@ def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
             axes.errorbar(
                 [at.x for at in along], [np.nan if n is None else n.mean for n in numbers],
                 yerr=[0.0 if n is None or n.std is None else n.std for n in numbers],
-                color=colour_of(number), marker=MARKERS[number % len(MARKERS)], ms=5, capsize=2,
-                label=one.shown,
+                ms=5, capsize=2, label=one.shown, **line_style(number),
             )  # fmt: skip
             for row in flat:
                 level = reproduction.number(row.name, one.name, metric)
@@ -176,4 +177,5 @@ def _name_axes(axes: Axes, x: str, metric: str, *, first: bool) -> None:
 
 def _legend(drawn: Any, axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
+    names = [textwrap.fill(name, _LEGEND_LETTERS) for name in names]
     drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)
