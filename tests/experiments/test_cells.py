@@ -12,7 +12,7 @@ import pytest
 
 from coterie.experiments.cells import Cell, breakage, fingerprint, is_finished
 from coterie.experiments.config import resolve
-from coterie.experiments.running_cells import CellRunner, Event
+from coterie.experiments.running_cells import CellRunner, Event, _Worker
 
 SMALL = {
     "data": "digits",
@@ -156,6 +156,22 @@ def test_processes_give_the_same_and_survive_one_that_dies(tmp_path: Path) -> No
     assert "exit code 9" in broken[deadly.name]
     for one in three_cells():
         assert accuracy(here / one.name) == accuracy(tmp_path / "there" / one.name)
+
+
+def test_a_cell_whose_asker_was_killed_is_interrupted_and_not_broken(tmp_path: Path) -> None:
+    """The line to a killed process is closed, but nobody ends the process at its other end."""
+    one = cell(algorithm="d-psgd", rounds=40)
+    worker = _Worker(tmp_path)
+    worker.give(one)
+    assert worker.receive()[0] == "round"
+    worker.connection.close()
+    worker.process.join(60)
+    assert worker.process.exitcode == 0
+    assert breakage(tmp_path / one.name) is None
+    assert not is_finished(tmp_path / one.name)
+    with CellRunner(tmp_path) as runner, CellRunner(tmp_path / "at once") as other:
+        assert runner.run([one]) == other.run([one]) == {}
+    assert accuracy(tmp_path / one.name) == accuracy(tmp_path / "at once" / one.name)
 
 
 def test_facts_hold_the_floor_and_the_clusters(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -178,10 +179,17 @@ def _work(connection: Any, where: str) -> None:
         cell = Cell(Experiment.model_validate(table), labels)
 
         def watch(record: Any, history: Any) -> None:
-            connection.send(("round", record.round + 1))
+            _tell(connection, "round", record.round + 1)
 
         try:
             message = play(cell, Path(where), watch)
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
-        connection.send(("done", message))
+        _tell(connection, "done", message)
+
+
+def _tell(connection: Any, kind: str, value: Any) -> None:
+    try:
+        connection.send((kind, value))
+    except OSError:  # who asked for the cell was killed: it is interrupted, not broken
+        sys.exit()
