@@ -45,7 +45,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("kd-pdfl", {"layer": "1", "share": "base", "use_cache": True, "exchange_every": 3}),
     ("fedavg-plus", {"switch_at": 1, "exchange_every": 4}),
     ("blend-dfl", {"kd_weight": 0.0, "weighting": "fixed", "ce_norm": "batch"}),
-    ("dfedpgp", {"literal": True, "groups": 3, "head_epochs": 2, "head_lr": 0.2}),
+    ("dfedpgp", {"literal": True, "head_epochs": 2, "head_lr": 0.2}),
     ("osgp", {"tau": 1}),
     ("dis-pfl", {"regrow": "gradient", "common_masks": True}),
     ("osgp", {"literal": True, "groups": 3}),

@@ -10,12 +10,14 @@ from coterie.errors import ConfigError
 
 @dataclass(frozen=True)
 class Training:
-    """Local training. `steps`, when set, counts mini-batches and replaces `epochs`.
+    """Local training. `steps`, when set, counts mini-batches and replaces `epochs`; `epoch_groups` makes
+    compute uneven wherever a round trains for `epochs`.
 
     The optimiser's memory (momentum, Adam's moments) starts afresh in every round.
     """
 
     epochs: int = 1
+    epoch_groups: int = 0  # peer i does 1 + i mod so many epochs; 0: `epochs` for all
     steps: int | None = None
     batch_size: int = 32
     lr: float = 0.05
@@ -28,6 +30,7 @@ class Training:
     def __post_init__(self) -> None:
         for name, valid, wanted in (
             ("epochs", self.epochs >= 0, "0 or more"),
+            ("epoch_groups", self.epoch_groups >= 0, "0 (the same epochs for all) or more"),
             ("steps", self.steps is None or self.steps >= 0, "0 or more"),
             ("batch_size", self.batch_size >= 1, "1 or more"),
             ("lr", self.lr >= 0, "0 or more"),
@@ -38,6 +41,8 @@ class Training:
         ):
             if not valid:
                 raise ConfigError(f"training.{name} must be {wanted}, not {getattr(self, name)}")
+        if self.epoch_groups and self.steps is not None:
+            raise ConfigError("training.epoch_groups counts epochs: it does not go with training.steps")
 
     def lr_at(self, round: int) -> float:
         return float(self.lr * self.lr_decay ** max(round, 0))

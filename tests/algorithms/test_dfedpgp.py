@@ -244,7 +244,8 @@ def test_statistics_kept_at_home_keep_their_scale(small_simulation: Build, algor
 
 def test_uneven_compute(small_simulation: Build) -> None:
     """With 5 groups, peer i does 1 + i mod 5 body epochs, each one full-batch step."""
-    simulation = small_simulation(DFedPGP(groups=5, head_epochs=0), "directed(1)")
+    uneven = Training(epoch_groups=5, batch_size=1000, lr=0.1, clip=0.0)
+    simulation = small_simulation(DFedPGP(head_epochs=0), "directed(1)", training=uneven)
     node = simulation.blocks[0].node
     node.begin(0, simulation.topology.graph(0), torch.ones(6, dtype=torch.bool), evaluating=True)
     generator = simulation.algorithm.round(state_of(simulation), node)
@@ -290,7 +291,7 @@ def test_wrong_mass_is_an_error(small_simulation: Build) -> None:
             check_mass(torch.tensor([1, 1, wrong, 1, 1, 1]).double(), node)
 
 
-@pytest.mark.parametrize("settings", [{"head_epochs": -1}, {"head_lr": -0.1}, {"groups": -1}])
+@pytest.mark.parametrize("settings", [{"head_epochs": -1}, {"head_lr": -0.1}])
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DFedPGP(**settings)

@@ -221,6 +221,32 @@ def test_what_a_loss_prepares_for_all_steps_is_that_of_each_batch(
         assert torch.equal(found[name], value), name
 
 
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_uneven_compute_is_by_peer_unless_the_algorithm_counts_epochs_itself(
+    executor: ExecutorName, workers: Workers
+) -> None:
+    """Peers 10, 20 and 30 with `epoch_groups` 4 do 1 + id mod 4 = 3, 1 and 3 epochs, one step each."""
+    settings: dict[str, Any] = {"batch_size": 8, "lr": 0.1, "clip": 0.0}
+    uneven = node(workers, executor, training=Training(epoch_groups=4, **settings))
+    even = node(workers, executor, training=Training(**settings))
+    start = uneven.initial()
+    found = uneven.train(start)
+    three, one = even.train(start, epochs=3), even.train(start, epochs=1)
+    for name in start:
+        assert torch.equal(found[name][[0, 2]], three[name][[0, 2]]), name
+        assert torch.equal(found[name][1], one[name][1]), name
+    for own in ({"epochs": 1}, {"steps": 1}):
+        again = uneven.train(start, **own)
+        assert all(torch.equal(again[name], one[name]) for name in start), own
+
+
+def test_uneven_compute_counts_epochs() -> None:
+    with pytest.raises(ConfigError, match=r"epoch_groups .*training\.steps"):
+        Training(epoch_groups=5, steps=3)
+    with pytest.raises(ConfigError, match="epoch_groups must be 0"):
+        Training(epoch_groups=-1)
+
+
 @pytest.mark.parametrize("inputs_at_a_time", [1, 100, 1 << 30], ids=["a step", "some steps", "all"])
 def test_batches_do_not_depend_on_how_many_are_gathered_together(
     inputs_at_a_time: int, workers: Workers, monkeypatch: pytest.MonkeyPatch

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.algorithms.dfedavgm import DFedAvgM
-from coterie.learning.partial import (
-    check_head,
-    head_settings,
-    pick,
-    train_head_then_body,
-    uneven_epochs,
-)
+from coterie.learning.partial import check_head, head_settings, pick, train_head_then_body
 from coterie.protocol import Exchange, Facts, ModelState, Node, Presets, Round
 
 
@@ -32,7 +26,6 @@ class DFedAvgMP(DFedAvgM):
 
     head_epochs: int = 1  # K_v
     head_lr: float | None = None  # lr_v; None: training.lr
-    groups: int = 0  # uneven compute: 1 to `groups` body epochs by peer; 0: training.epochs for all
 
     facts = Facts(
         paper="Liu et al. 2024 (ablation)",
@@ -44,11 +37,11 @@ class DFedAvgMP(DFedAvgM):
     presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
 
     def __post_init__(self) -> None:
-        check_head(self.head_epochs, self.head_lr, self.groups)
+        check_head(self.head_epochs, self.head_lr)
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
-        head, body = head_settings(self.head_epochs, self.head_lr), uneven_epochs(self.groups, node)
-        mine = train_head_then_body(state.params, node, head, body, **self.local_settings())
+        head = head_settings(self.head_epochs, self.head_lr)
+        mine = train_head_then_body(state.params, node, head, {}, **self.local_settings())
         node.measure(after_local=mine)
         inbox = yield Exchange(pick(mine, node.body))
         return ModelState(self.mixed(mine, inbox, node))

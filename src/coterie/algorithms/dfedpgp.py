@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
-from coterie.learning.partial import (
-    check_head,
-    head_settings,
-    pick,
-    train_head_then_body,
-    uneven_epochs,
-)
+from coterie.learning.partial import check_head, head_settings, pick, train_head_then_body
 from coterie.learning.push_sum import check_mass, merge, push, step_on
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 
@@ -40,9 +34,10 @@ class DFedPGP(Algorithm[DirectedState]):
         mu_i <- p_i mu_i + sum_j p_j mu_j                                                  (line 16)
         z_i <- u_i / mu_i                                                                  (line 17)
 
-    K_u is `training.epochs`, K_v is `head_epochs`. All mu are 1 at first and sum to the number of peers ever
-    after: shares of messages that do not arrive go back to their sender. BatchNorm statistics belong to the
-    body. With all mu equal this is DFedAvgM-P; with an empty head it is OSGP.
+    K_u is `training.epochs`, or 1 to 5 by peer with `training.epoch_groups = 5` (Table 3); K_v is
+    `head_epochs`. All mu are 1 at first and sum to the number of peers ever after: shares of messages that do
+    not arrive go back to their sender. BatchNorm statistics belong to the body. With all mu equal this is
+    DFedAvgM-P; with an empty head it is OSGP.
 
     literal: u_i <- u_i - lr_u grad, as the paper writes it, moves z_i by lr_u / mu_i. With 10 random
     out-neighbours mu falls to 0.1, with 2 to 0.01: the rate explodes there. Use it with clipping.
@@ -56,7 +51,6 @@ class DFedPGP(Algorithm[DirectedState]):
     head_epochs: int = 1  # K_v
     head_lr: float | None = None  # lr_v; None: training.lr
     literal: bool = False
-    groups: int = 0  # uneven compute: 1 to `groups` body epochs by peer (5 in Table 3); 0: training.epochs
 
     facts = Facts(
         paper="Liu et al. 2024",
@@ -71,14 +65,14 @@ class DFedPGP(Algorithm[DirectedState]):
     }
 
     def __post_init__(self) -> None:
-        check_head(self.head_epochs, self.head_lr, self.groups)
+        check_head(self.head_epochs, self.head_lr)
 
     def init(self, node: Node) -> DirectedState:
         return DirectedState(node.initial(), torch.ones(node.rows, dtype=torch.float64))
 
     def round(self, state: DirectedState, node: Node) -> Round[DirectedState]:
         head = head_settings(self.head_epochs, self.head_lr)
-        body = {**uneven_epochs(self.groups, node), **step_on(self.literal, state.mass)}
+        body = step_on(self.literal, state.mass)
         mine = train_head_then_body(state.params, node, head, body)  # lines 5 to 12
         node.measure(after_local=mine)
         z = pick(mine, node.body)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
-from coterie.learning.partial import uneven_epochs
 from coterie.learning.push_sum import Shares, check_mass, merge, push, step_on
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 from coterie.protocol.trees import map_params
@@ -48,7 +47,6 @@ class OSGP(Algorithm[PushState]):
 
     tau: int = 0  # rounds between sending and adding
     literal: bool = False
-    groups: int = 0  # uneven compute: 1 to `groups` local epochs by peer; 0: training.epochs for all
 
     facts = Facts(
         paper="Assran et al. 2019",
@@ -63,8 +61,6 @@ class OSGP(Algorithm[PushState]):
     def __post_init__(self) -> None:
         if self.tau not in (0, 1):
             raise ConfigError(f"tau must be 0 or 1, not {self.tau}")
-        if self.groups < 0:
-            raise ConfigError(f"groups must be 0 (the same epochs for all) or more, not {self.groups}")
 
     def init(self, node: Node) -> PushState:
         z = node.initial()
@@ -73,8 +69,7 @@ class OSGP(Algorithm[PushState]):
         return PushState(z, mass, in_flight, torch.zeros_like(mass))
 
     def round(self, state: PushState, node: Node) -> Round[PushState]:
-        settings = {**uneven_epochs(self.groups, node), **step_on(self.literal, state.mass)}
-        z = node.train(state.params, **settings)
+        z = node.train(state.params, **step_on(self.literal, state.mass))
         node.measure(after_local=z)
         pushed = yield from push(z, state.mass, node)
         received, waiting, waiting_mass = pushed.received, state.in_flight, state.mass_in_flight

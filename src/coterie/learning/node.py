@@ -95,7 +95,7 @@ class LearningNode:
         reported: bool = True,
         **settings: Any,
     ) -> Params:
-        work = LocalWork.resolve(self.training, self.round, settings)
+        work = LocalWork.resolve(self.training, self.round, settings, self.ids)
         names = self.executor.trainable
         if only is not None:
             names = tuple(name for name in names if name in only)

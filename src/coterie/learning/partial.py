@@ -30,16 +30,9 @@ def head_settings(epochs: int, lr: float | None) -> dict[str, Any]:
     return settings if lr is None else {**settings, "lr": lr}
 
 
-def uneven_epochs(groups: int, node: Node) -> dict[str, Any]:
-    """Uneven compute: peer i does 1 + i mod `groups` local epochs; 0 groups: as the experiment says."""
-    return {"epochs": 1 + node.ids % groups, "steps": None} if groups else {}
-
-
-def check_head(epochs: int, lr: float | None, groups: int = 0) -> None:
+def check_head(epochs: int, lr: float | None) -> None:
     """Refuse settings of the two phases that cannot be."""
     if epochs < 0:
         raise ConfigError(f"head_epochs must be 0 or more, not {epochs}")
     if lr is not None and lr < 0:
         raise ConfigError(f"head_lr must be 0 or more, not {lr}")
-    if groups < 0:
-        raise ConfigError(f"groups must be 0 (the same epochs for all) or more, not {groups}")

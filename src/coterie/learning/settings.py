@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -31,13 +31,19 @@ class LocalWork:
     batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
 
     @classmethod
-    def resolve(cls, training: Training, round: int, settings: dict[str, Any]) -> LocalWork:
-        """Combine the experiment's settings with an algorithm's overrides."""
+    def resolve(
+        cls, training: Training, round: int, settings: dict[str, Any], ids: Tensor | None = None
+    ) -> LocalWork:
+        """Combine the experiment's settings with an algorithm's overrides. ids: of the rows."""
+        if {"epochs", "steps"} & settings.keys():
+            training = replace(training, epoch_groups=0)  # the algorithm's own number of epochs, for all
         settings = dict(settings)
         update, stream = settings.pop("update", None), settings.pop("stream", "batches")
         uneven = settings["epochs"] if isinstance(settings.get("epochs"), Tensor) else None
         if uneven is not None:
             del settings["epochs"]
+        elif training.epoch_groups and ids is not None:
+            uneven = 1 + ids % training.epoch_groups
         mu, anchor = settings.pop("proximal", (0.0, None))
         per_step = settings.pop("batches_per_step", 1)
         around: Callable[[Update], Update] | None = settings.pop("around", None)
