@@ -190,10 +190,12 @@ def test_own_loss_sees_rows_and_positions(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("executor", ["stacked", "looped"])
-def test_what_a_loss_prepares_for_all_steps_is_that_of_each_batch(
-    executor: ExecutorName, workers: Workers
+@pytest.mark.parametrize("steps_at_a_time", [2, 64])
+def test_what_a_loss_prepares_for_many_steps_is_that_of_each_batch(
+    executor: ExecutorName, steps_at_a_time: int, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 5, 1 and 8 samples in batches of 3 there is padding, and rows end their epochs at other steps."""
+    monkeypatch.setattr(executor_module, "_PREPARED_STEPS", steps_at_a_time)
     n = node(workers, executor, training=Training(batch_size=3, epochs=2, lr=0.1, clip=0.0))
     table = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -32,6 +32,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 _CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
 _GATHER_BYTES = 2 << 20  # inputs of training batches that are gathered together
+_PREPARED_STEPS = 64  # local steps for which a loss prepares at once
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
 _FEWEST_TASKS = 4  # leave something for every worker when there are few rows
@@ -237,7 +238,7 @@ class _Job:
         index = batches.index.transpose(0, 1).contiguous()
         pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.x.device)
         trims = self.model.one_by_one
-        feed = _Feed(
+        return _Feed(
             self.federation,
             self.rows,
             index,
@@ -247,10 +248,8 @@ class _Job:
             (batches.sizes < index.shape[2]).any(0).tolist(),
             stream.bits(longest, index=_NOISE).T.contiguous() if trims else None,
             trims,
+            self.prepare,
         )
-        if self.prepare is not None:
-            feed.prepare(self.prepare)
-        return feed
 
 
 @dataclass
@@ -270,28 +269,20 @@ class _Feed:
     partial: list[bool]  # (steps,) whether some row's batch is smaller than the others
     noise: Tensor | None  # (steps, rows)
     trims: bool  # one row at a time: cut its batch instead of padding it
+    prepare: Prepare | None
 
     def __post_init__(self) -> None:
         self._views = list(zip(self.index.unbind(), self.y.unbind(), strict=True))
-        self._prepared: dict[str, tuple[Tensor, ...]] = {}  # by step, (rows, batch, ...)
+        self._prepared: dict[str, tuple[Tensor, ...]] = {}  # by step, from the last one asked for on
         per_step = self.pool[0].numel() * self.federation.x[:1].nbytes
         self._ahead = max(1, _GATHER_BYTES // max(1, per_step))  # steps whose inputs are gathered together
         self._inputs: tuple[Tensor, ...] = ()
 
-    def prepare(self, prepare: Prepare) -> None:
-        """Ask for what the loss needs to know of the batches of every step."""
-        steps, rows = self.sizes.shape
-        present = self._present(self.sizes.flatten()) if any(self.partial) else None
-        samples = Samples(self.y.flatten(0, 1), self.rows.repeat(steps), self.index.flatten(0, 1), present)
-        for name, found in prepare(samples).items():
-            self._prepared[name] = found.unflatten(0, (steps, rows)).unbind()
-
     def batch(self, step: int, active: int) -> Batch:
         """The batch of a step, which follow each other, of the first `active` rows."""
-        x = self._x(step)
+        x, prepared = self._x(step), self._what_the_loss_needs(step)
         index, y = self._views[step]
         present, rows = None, self.rows
-        prepared = {name: found[step] for name, found in self._prepared.items()}
         if active < len(rows):
             x, index, y, rows = x[:active], index[:active], y[:active], rows[:active]
             prepared = {name: found[:active] for name, found in prepared.items()}
@@ -312,6 +303,19 @@ class _Feed:
             pool, x = self.pool[step : step + self._ahead], self.federation.x
             self._inputs = x.index_select(0, pool.flatten()).view(*pool.shape, *x.shape[1:]).unbind()
         return self._inputs[step % self._ahead]
+
+    def _what_the_loss_needs(self, step: int) -> Params:
+        """(rows, batch, ...) what `prepare` finds for the samples of a step."""
+        if self.prepare is None:
+            return {}
+        if step % _PREPARED_STEPS == 0:
+            ahead = slice(step, step + _PREPARED_STEPS)
+            y, index, sizes = self.y[ahead], self.index[ahead], self.sizes[ahead]
+            present = self._present(sizes.flatten()) if any(self.partial[ahead]) else None
+            samples = Samples(y.flatten(0, 1), self.rows.repeat(len(y)), index.flatten(0, 1), present)
+            found = self.prepare(samples)
+            self._prepared = {n: value.unflatten(0, sizes.shape).unbind() for n, value in found.items()}
+        return {name: found[step % _PREPARED_STEPS] for name, found in self._prepared.items()}
 
     def _present(self, sizes: Tensor) -> Tensor:
         return (torch.arange(self.index.shape[2]) < sizes[:, None]).float().to(self.y.device)

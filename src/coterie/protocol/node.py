@@ -46,8 +46,8 @@ Loss = Callable[[Tensor, Batch], Tensor]
 
 Prepare = Callable[[Samples], Params]
 """What a loss needs to know of samples besides the model's outputs, such as weights or a teacher's outputs:
-tensors (rows, batch, ...). Called once for the batches of all local steps, as if each step had rows of its
-own, since many small operations in every step cost as much as training a small model."""
+tensors (rows, batch, ...). Called for the batches of many local steps at once, as if each step had rows of
+its own, since many small operations in every step cost as much as training a small model."""
 
 
 @dataclass(frozen=True)
