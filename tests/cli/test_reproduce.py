@@ -124,6 +124,18 @@ def test_deleted_tables_are_rebuilt_from_the_records(coterie: Command, table: st
     assert "finished" not in again.stderr
 
 
+def test_tables_need_records_and_no_data_files(
+    coterie: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    options = ("reproduce", "dfedpgp/table-4", "--scale", "laptop", "--out", "out", "--no-plots", "--json")
+    assert coterie(*options).exit_code == 2
+    done = coterie(*options, "--tables-only")
+    assert done.exit_code == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert len(result["missing"]) == 10
+
+
 def test_another_scale_is_another_table(coterie: Command, table: str, folder: Path) -> None:
     coterie("reproduce", table, "--jobs", "1", "--out", "out", "--no-plots")
     done = coterie("reproduce", table, "--scale", "laptop", "--out", "out", "--json", "--tables-only")

@@ -80,6 +80,8 @@ def reproduce(
     wanted = {one.name: one for name in names for one in reproducing.find(name)}
     reproducing.check_only(list(wanted.values()), scale.value, only or [])
     plans = _plans(list(wanted.values()), scale.value, seeds, data_dir)
+    if not tables_only:  # records are enough for tables
+        running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
     finished = []
     from coterie.cli import playing
 
@@ -139,9 +141,7 @@ def _plans(
     folder = None if data_dir is None else str(data_dir.expanduser().resolve())
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise ConfigError(f"--data-dir {data_dir} is not a folder")
-    plans = [(one, one.cells(scale, seeds, early.check, folder)) for one in wanted]
-    running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
-    return plans
+    return [(one, one.cells(scale, seeds, early.check, folder)) for one in wanted]
 
 
 def _report(

@@ -69,7 +69,8 @@ def sweep(
     axes, cells = _plan(asked, over or [], seeds, quiet)
     if compare is not None:
         _check_compared(axes, *compare)
-    running_cells.require_data(cell.experiment for cell in cells)
+    if not tables_only:  # records are enough for tables
+        running_cells.require_data(cell.experiment for cell in cells)
     folder = out or _default_folder(cells)
     broken: dict[str, str] = {}
     if not tables_only:
