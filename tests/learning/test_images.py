@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.learning.batched import OneByOne, model_tree, trainable_names
+from coterie.learning.batched import OneByOne, Vmapped, model_tree, trainable_names
 from coterie.learning.losses import cross_entropy
 from coterie.models import build
 from coterie.protocol import Batch
@@ -63,3 +63,21 @@ def test_outputs_and_gradients_are_those_of_plain_torch(which: str) -> None:
     for name, value in plain.named_buffers():
         if value.is_floating_point():  # running statistics
             torch.testing.assert_close(params[name][0], value, msg=name)
+
+
+@pytest.mark.parametrize("which", [name for name in NETWORKS if name != "batch norm"])
+def test_many_rows_are_evaluated_as_each_alone(which: str) -> None:
+    shape, make = NETWORKS[which]
+    module = make(shape).double()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(3, IMAGES, *shape, generator=generator, dtype=torch.float64)
+    params = {
+        name: value * torch.rand(3, *value.shape[1:], generator=generator, dtype=torch.float64)
+        for name, value in model_tree(module).items()
+    }
+    found = Vmapped(module).outputs(params, x)
+    for row in range(3):
+        own = {name: value[row] for name, value in params.items()}
+        with torch.no_grad():
+            expected = torch.func.functional_call(module, own, (x[row],))
+        torch.testing.assert_close(found[row], expected)

@@ -25,6 +25,7 @@ from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class BatchedModel(Protocol):
@@ -157,7 +158,8 @@ class Vmapped:
     """Any module, batched over rows by torch.func.vmap; each worker thread has its own copy.
 
     `functional_call` puts the parameters into the module for the time of the call, so that two threads
-    must not share one.
+    must not share one. Convolutions of many rows become grouped ones: good for the small batches of training,
+    three times slower than one row after another for the large ones of evaluation.
     """
 
     one_by_one = False
@@ -165,6 +167,8 @@ class Vmapped:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._local = threading.local()
+        convolves = any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
+        self._evaluation = OneByOne(module) if convolves else None
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
@@ -172,6 +176,11 @@ class Vmapped:
         return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in module.modules())
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
+        if self._evaluation is not None:
+            rows = [
+                ({n: value[k : k + 1] for n, value in params.items()}, x[k : k + 1]) for k in range(len(x))
+            ]
+            return torch.cat([self._evaluation.outputs(own, inputs, layer) for own, inputs in rows])
         with torch.no_grad():
             return self._forward(params, x, training=False, layer=layer)
 
