@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,19 @@ from torch import Tensor, nn
 from coterie.algorithms import algorithms
 from coterie.data import Federation, from_peers
 from coterie.errors import ContractError
-from coterie.learning import Executor, ExecutorName, Workers
-from coterie.protocol import Algorithm, Exchange, Facts, Links, ModelAlgorithm, ModelState, Node, Round
+from coterie.learning import Executor, ExecutorName, LearningNode, Workers
+from coterie.protocol import (
+    Algorithm,
+    Exchange,
+    Facts,
+    Links,
+    ModelAlgorithm,
+    ModelState,
+    Node,
+    Params,
+    Round,
+    Scores,
+)
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation, Totals, Traffic, fastest_executor
 from coterie.topology import Loss, make
@@ -228,6 +240,41 @@ def test_global_accuracy_only_when_asked(simulation: Maker) -> None:
         net.load_state_dict({k: v[peer] for k, v in s.personal().items()}, strict=False)
         right = (net(data.x[data.test.index]).argmax(1) == data.y[data.test.index]).float().mean()
         assert float(found[peer]) == pytest.approx(float(right))
+
+
+@dataclass(frozen=True)
+class Fresh(ModelAlgorithm):
+    """Shows models made anew, perhaps in the same place of memory: all zeros, then one's own."""
+
+    facts = FACTS
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        yield Exchange()
+        node.measure(after_local={name: torch.zeros_like(value) for name, value in state.params.items()})
+        return state
+
+    def personal(self, state: ModelState) -> Params:
+        return {name: value.clone() for name, value in state.params.items()}
+
+
+def test_the_same_models_at_both_points_are_evaluated_once(
+    simulation: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[Params] = []
+    evaluate = LearningNode.evaluate
+
+    def counted(self: LearningNode, params: Params, *args: Any) -> Scores:
+        evaluated.append(params)
+        return evaluate(self, params, *args)
+
+    monkeypatch.setattr(LearningNode, "evaluate", counted)
+    for algorithm, times in (("local", 1), ("d-psgd", 2), (Fresh(), 2)):
+        evaluated.clear()
+        found = simulation(algorithm).step().evaluations
+        assert len(evaluated) == times, algorithm
+    for peer in range(PEERS):  # of Fresh: equal logits of two classes
+        assert float(found["after_local"].loss[peer]) == pytest.approx(math.log(2))
+        assert float(found["after_mixing"].loss[peer]) != pytest.approx(math.log(2))
 
 
 class Images(nn.Module):

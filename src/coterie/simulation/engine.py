@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
-from coterie.protocol import Algorithm, Exchange, Inbox, Params
+from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
 from coterie.protocol.sealing import Sealing
 from coterie.protocol.state import keep_offline
 from coterie.simulation.architectures import Architecture, PeerModels, cut
@@ -22,6 +22,8 @@ from coterie.topology import Topology
 from coterie.training import Training
 
 POINTS = ("after_local", "after_mixing")
+_Known: TypeAlias = dict[tuple[int, ...], tuple[Params, Scores, Scores | None]]
+"""Scores of models of this round, by the identity of their tensors, which must live as long."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,9 @@ class Simulation:
         for block in self.blocks:
             block.node.begin(self.round, graph, online[block.node.ids], evaluating=evaluate)
         traffic = self._play()
-        evaluations = {point: self._evaluate(point, evaluate_global) for point in POINTS} if evaluate else {}
+        known: _Known = {}
+        points = POINTS if evaluate else ()
+        evaluations = {point: self._evaluate(point, evaluate_global, known) for point in points}
         peers = self.federation.peers
         record = RoundRecord(
             self.round,
@@ -195,14 +199,17 @@ class Simulation:
             block.state = keep_offline(block.state, state, block.node.online)
         return traffic
 
-    def _evaluate(self, point: str, with_global: bool) -> Evaluation:
+    def _evaluate(self, point: str, with_global: bool, known: _Known) -> Evaluation:
         accuracy, loss, common = [], [], []
         for block in self.blocks:
             params = block.node.shown.get(point) or self.algorithm.personal(block.state)
-            scores = block.node.evaluate(params)
+            same = tuple(map(id, params.values()))  # Local, for one, has the same models at both points
+            if same not in known:
+                shared = block.node.evaluate_common(params) if with_global else None
+                known[same] = params, block.node.evaluate(params), shared
+            _, scores, shared = known[same]
             accuracy.append(scores.accuracy)
             loss.append(scores.loss)
-            shared = block.node.evaluate_common(params) if with_global else None
             if shared is not None:
                 common.append(shared.accuracy)
         return Evaluation(
