@@ -52,6 +52,8 @@ def _curves(reproduction: Reproduction, figure: Figure, rows: list[Row], columns
         for axes, column in zip(line, columns, strict=True):
             for number, row in enumerate(rows):
                 _curve(axes, reproduction, row, column.name, metric, number)
+            if not axes.lines:
+                axes.text(0.5, 0.5, "not run yet", ha="center", va="center", transform=axes.transAxes)
             axes.set_title(textwrap.fill(column.shown, 50), fontsize=9)
             _name_axes(axes, figure.x_label or "round", metric, first=axes is line[0])
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
