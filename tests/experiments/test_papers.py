@@ -10,6 +10,7 @@ from coterie.errors import ConfigError
 from coterie.experiments import reproducing
 from coterie.experiments.config import resolve
 from coterie.experiments.paper_schema import SCALES, Scale
+from coterie.experiments.prepare import federation_of
 from coterie.experiments.running_cells import CellRunner
 from coterie.reporting import reproduction_plots, reproduction_text
 from coterie.reporting.reproduction import assemble
@@ -38,6 +39,22 @@ def test_every_cell_is_a_valid_experiment(name: str, scale: Scale) -> None:
     methods = [cell for cell in cells if cell.labels["row"] != "local"]  # one Local may serve several columns
     assert len({cell.name for cell in methods}) == len(methods), "two cells are the same experiment"
     assert one.table.scales[scale].note, "say how the scale differs from the paper"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_the_data_can_be_shared_out_as_every_cell_wants(scale: Scale, data_dir: Path) -> None:
+    """A partition that cannot be drawn shows only when it is tried, with that scale's number of peers."""
+    cells = [
+        cell
+        for name in NAMES
+        for one in reproducing.find(name)
+        for cell in one.cells(scale, 1, resolve, str(data_dir))
+    ]
+    deciding = {"data", "partition", "peers", "splitting"}
+    wanted = {cell.experiment.model_dump_json(include=deciding): cell.experiment for cell in cells}
+    for experiment in wanted.values():
+        assert federation_of(experiment).peers == experiment.peers
 
 
 @pytest.mark.parametrize("name", NAMES)
