@@ -105,7 +105,7 @@ def test_an_isolated_peer_trains_on(small_simulation: Build) -> None:
             torch.testing.assert_close(simulation.personal()[name][:1], value)
 
 
-@pytest.mark.parametrize("settings", [{"tau": 2}, {"tau": -1}, {"groups": -1}])
+@pytest.mark.parametrize("settings", [{"tau": 2}, {"tau": -1}])
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         OSGP(**settings)
