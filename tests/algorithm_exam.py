@@ -120,6 +120,7 @@ class Exam:
     algorithm: Algorithm[Any]
     pools: dict[int, Workers]
     dtype: torch.dtype = torch.float64
+    epoch_groups: int = 0
 
     def simulation(
         self,
@@ -136,7 +137,9 @@ class Exam:
             federation=federation(self.dtype),
             module=net,
             topology=topology or topology_for(self.algorithm),
-            training=Training(epochs=1, batch_size=4, lr=0.1, lr_decay=0.9, clip=1.0),
+            training=Training(
+                epochs=1, epoch_groups=self.epoch_groups, batch_size=4, lr=0.1, lr_decay=0.9, clip=1.0
+            ),
             executor=Executor(executor, net, self.pools[workers]),
             seed=seed,
             rounds=4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ def test_one_block_three_shards_and_one_node_each_agree(
     algorithm: Algorithm[Any], sit: Callable[..., Exam]
 ) -> None:
     check_shards_agree(sit(algorithm))
+
+
+@exam()
+def test_uneven_compute_changes_neither(algorithm: Algorithm[Any], sit: Callable[..., Exam]) -> None:
+    uneven = dataclasses.replace(sit(algorithm), epoch_groups=3)
+    check_executors_agree(uneven)
+    check_shards_agree(uneven)
 
 
 # Workers and seeds

@@ -97,17 +97,17 @@ class PFedKDWCL(PersonalBesideHub):
         download = yield from_hub(state.params, node, clients)  # line 4
         w = adopt(state.params, download)
         here = (download.count > 0) & (node.n_samples > 0)
-        teach = self.teacher(w, here, node) if self.alpha else None
-        loss = self.client_loss if self.alpha else None
-        personal = node.train(state.personal, active=here, loss=loss, prepare=teach)
+        loss = self.client_loss if self.alpha else None  # None: plain cross-entropy
+        prepare = self.teacher(w, here, node) if self.alpha else None
+        personal = node.train(state.personal, active=here, loss=loss, prepare=prepare)
         node.measure(after_local=personal)
         upload = yield to_hub(self.for_hub(w, personal, here, node), node, here, clients)
         return PersonalState(self.at_hub(w, upload, node), personal)
 
     def teacher(self, w: Params, here: Tensor, node: Node) -> Prepare:
         """The hub's model's outputs on the clients' samples, computed once."""
-        teacher = softened(remembered_logits(w, here, node))
-        return lambda samples: {"teacher": of_samples(teacher, samples)}
+        log_p = softened(remembered_logits(w, here, node))
+        return lambda samples: {"teacher": of_samples(log_p, samples)}
 
     def client_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """(rows,) eq. 3."""

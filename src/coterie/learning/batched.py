@@ -177,10 +177,11 @@ class Vmapped:
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         if self._evaluation is not None:
-            rows = [
-                ({n: value[k : k + 1] for n, value in params.items()}, x[k : k + 1]) for k in range(len(x))
-            ]
-            return torch.cat([self._evaluation.outputs(own, inputs, layer) for own, inputs in rows])
+            rows = [slice(row, row + 1) for row in range(len(x))]
+            own = ({name: value[row] for name, value in params.items()} for row in rows)
+            return torch.cat(
+                [self._evaluation.outputs(p, x[row], layer) for p, row in zip(own, rows, strict=True)]
+            )
         with torch.no_grad():
             return self._forward(params, x, training=False, layer=layer)
 
