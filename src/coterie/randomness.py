@@ -19,6 +19,7 @@ from torch import Tensor
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+_HALF, _LOW = np.uint64(32), np.uint64(_MASK)
 
 SHARED = _MASK
 """The node id of streams that every node computes alike, such as who is sampled this round."""
@@ -36,19 +37,24 @@ def numpy_generator(seed: int, purpose: str, *more: int) -> np.random.Generator:
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: int) -> tuple[Tensor, ...]:
-    """Philox4x32-10 on int64 tensors that hold 32-bit words; broadcasts its four counter words."""
-    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
-    k0, k1 = key & _MASK, key >> 32 & _MASK
-    for _ in range(10):
-        # int64 products wrap modulo 2^64, which is what is wanted; the masks undo the sign.
-        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c2 = (
-            (product1 >> 32).bitwise_and_(_MASK).bitwise_xor_(c1).bitwise_xor_(k0),
-            (product0 >> 32).bitwise_and_(_MASK).bitwise_xor_(c3).bitwise_xor_(k1),
-        )
-        c1, c3 = product1.bitwise_and_(_MASK), product0.bitwise_and_(_MASK)
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return c0, c1, c2, c3
+    """Philox4x32-10 on int64 tensors that hold 32-bit words; broadcasts its four counter words.
+
+    In NumPy: its small operations cost a third of torch's, and there are dozens.
+    """
+    c0, c1, c2, c3 = np.broadcast_arrays(*(word.numpy() for word in counter))
+    multiplied = np.stack((c0, c2)).view(np.uint64)
+    added = np.stack((c1, c3)).view(np.uint64)
+    pair = (2,) + (1,) * c0.ndim
+    multipliers = np.array(_MULTIPLIERS, np.uint64).reshape(pair)
+    keys = [[(key >> 32 * half) + step * _WEYL[half] & _MASK for half in (0, 1)] for step in range(10)]
+    for pair_of_keys in np.array(keys, np.uint64).reshape(10, *pair):
+        product = (multiplied * multipliers)[::-1]
+        multiplied = product >> _HALF
+        multiplied ^= added
+        multiplied ^= pair_of_keys
+        added = np.bitwise_and(product, _LOW, out=product)
+    words = (multiplied[0], added[0], multiplied[1], added[1])
+    return tuple(torch.from_numpy(word.view(np.int64)) for word in words)
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,10 @@ class Stream:
 
     def bits(self, n: int, index: int = 0) -> Tensor:
         """(rows, n) integers in [0, 2^32)."""
-        ids = self.ids[:, None]
-        blocks = torch.arange(-(-n // 4), device=ids.device)[None, :]
-        words = philox((blocks, torch.full_like(ids, index), torch.full_like(ids, self.round), ids), self.key)
-        return torch.stack(words, dim=-1).flatten(1)[:, :n]
+        ids = self.ids[:, None].cpu()
+        blocks = torch.arange(-(-n // 4))[None, :]
+        words = philox((blocks, torch.tensor(index), torch.tensor(self.round), ids), self.key)
+        return torch.stack(words, dim=-1).flatten(1)[:, :n].to(self.ids.device)
 
     def uniform(self, n: int, index: int = 0) -> Tensor:
         """(rows, n) floats in [0, 1) with 24 random bits."""
@@ -83,8 +89,14 @@ class Stream:
     def permutation(self, sizes: Tensor, width: int, index: int = 0) -> Tensor:
         """(rows, width): the first sizes[i] entries of row i are a permutation of range(sizes[i])."""
         keys = self.bits(width, index)
-        keys = keys.masked_fill(torch.arange(width, device=keys.device) >= sizes[:, None], _MASK + 1)
-        return keys.argsort(dim=1, stable=True)
+        position = torch.arange(width, device=keys.device)
+        keys = keys.masked_fill(position >= sizes[:, None], _MASK + 1)
+        # Sorted with their positions in the low bits, which NumPy does several times faster than torch's
+        # argsort, and in the same order: equal keys keep theirs.
+        shift = width.bit_length()
+        keyed = (keys << shift | position).cpu().numpy()
+        keyed.sort(axis=1)
+        return torch.from_numpy(keyed).to(keys.device) & ((1 << shift) - 1)
 
     def sample(self, k: int, n: int, index: int = 0) -> Tensor:
         """(rows, k) distinct integers of range(n), in random order when n <= 16 k."""

@@ -14,6 +14,7 @@ from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.dfedsam import DFedSAM, SharpnessAware
 from coterie.errors import ConfigError
 from coterie.learning import SGD, Gradients, Outer
+from coterie.learning.updates import Moved
 from coterie.simulation import Simulation
 from coterie.training import Training
 
@@ -75,13 +76,17 @@ def test_rho_matters(small_simulation: Build) -> None:
     assert not torch.equal(ours.personal()["0.weight"], theirs.personal()["0.weight"])
 
 
+def added_up(value: torch.Tensor | Moved) -> torch.Tensor:
+    return value.weight + value.step.dense() if isinstance(value, Moved) else value.clone()
+
+
 def test_zero_gradient_moves_nothing() -> None:
     """A row without any gradient must not divide by its norm; factored and plain gradients alike."""
     params = {"w": torch.ones(2, 2, 3), "b": torch.ones(2, 2)}
     seen: list[dict[str, torch.Tensor]] = []
 
     def gradient() -> Gradients:
-        seen.append({name: value.clone() for name, value in params.items()})
+        seen.append({name: added_up(value) for name, value in params.items()})
         delta = torch.tensor([[[0.0, 0.0]], [[3.0, 0.0]]])
         return {
             "w": Outer(delta, torch.tensor([[[1.0, 0.0, 0.0]]]).repeat(2, 1, 1)),

@@ -22,7 +22,7 @@ from coterie.learning.batched import OneByOne, Vmapped
 from coterie.learning.batches import draw_batches, local_steps
 from coterie.learning.settings import LocalWork
 from coterie.learning.stacked import StackedLayers
-from coterie.learning.updates import Outer, clipped, norm
+from coterie.learning.updates import Moved, Outer, add_, clipped, moved, norm, scaled
 from coterie.protocol import Batch, Loss, Params
 from coterie.randomness import Stream, stream
 from coterie.training import Training
@@ -357,6 +357,33 @@ def test_gradients_of_many_rows_equal_autograd(model: str, padded: bool) -> None
     assert float(small[norms.argmin()]) == pytest.approx(float(norms.min()), rel=1e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("model", ["dense", "batch-norm"])
+def test_gradients_at_moved_weights_are_those_at_the_sum(model: str, padded: bool) -> None:
+    """A step away that is never added to the weights, as sharpness-aware steps take it."""
+    module = seeded(MODELS[model])
+    params, batch, _ = one_batch(module, padded)
+    names = tuple(dict(module.named_parameters()))
+    batched = StackedLayers(module)  # type: ignore[arg-type]
+
+    def gradients(at: Params) -> dict[str, Tensor]:
+        own = {name: value if isinstance(value, Moved) else value.clone() for name, value in at.items()}
+        found = batched.gradients(own, batch, cross_entropy, names)[1]
+        return {name: g.dense() if isinstance(g, Outer) else g for name, g in found.items()}
+
+    step = scaled(batched.gradients(dict(params), batch, cross_entropy, names)[1], torch.tensor([0.5, -2.0]))
+    assert any(isinstance(value, Outer) for value in step.values())
+    apart = gradients({**params, **{name: moved(params[name], step[name]) for name in names}})
+    added = {name: params[name].clone() for name in names}
+    for name in names:
+        add_(added[name], step[name], 1.0)
+    together = gradients({**params, **added})
+    before = gradients(params)
+    for name in names:
+        torch.testing.assert_close(apart[name], together[name], rtol=1e-9, atol=1e-12, msg=name)
+    assert any(not torch.allclose(apart[name], before[name]) for name in names)
+
+
 @pytest.mark.parametrize("model", ["dense", "batch-norm", "branches"])
 def test_logits_equal_the_module_in_evaluation_mode(model: str) -> None:
     module = seeded(MODELS[model])
@@ -431,3 +458,19 @@ def test_the_iot_network_agrees_in_both_executors(lab: Lab) -> None:
     ours, theirs = (lab.coterie(module, executor, data, training)[0] for executor in ("stacked", "looped"))  # type: ignore[arg-type]
     for name, value in ours.items():
         torch.testing.assert_close(theirs[name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_batches_drawn_for_a_few_rows_at_a_time_are_the_same(
+    executor: ExecutorName, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Very many peers are not drawn all at once; also with unequal numbers of samples."""
+    module, data = seeded(dense), peers((9, 5, 2, 1, 14, 14, 3, 8, 8))
+    for training in (Training(epochs=2, batch_size=4, lr=0.1), Training(steps=7, batch_size=4, lr=0.1)):
+        together, losses = lab.coterie(module, executor, data, training)
+        with monkeypatch.context() as patched:
+            patched.setattr("coterie.learning.executor._DRAWN_BYTES", 1)
+            apart, same_losses = lab.coterie(module, executor, data, training)
+        assert torch.equal(losses, same_losses)
+        for name, value in together.items():
+            assert torch.equal(apart[name], value), name

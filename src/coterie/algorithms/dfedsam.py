@@ -13,7 +13,7 @@ from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning import Gradients, Memory, Update
-from coterie.learning.updates import add_, norm, scaled
+from coterie.learning.updates import moved, norm, scaled
 from coterie.protocol import Params, Presets
 
 
@@ -69,9 +69,7 @@ class SharpnessAware:
             length = norm(ascent)
             ascent = scaled(ascent, (self.rho / length).where(length > 0, 0.0))  # nowhere to climb: stay
             here = {name: params[name] for name in ascent}
-            for name, direction in ascent.items():
-                params[name] = here[name].clone()
-                add_(params[name], direction, 1.0)
+            params.update({name: moved(here[name], direction) for name, direction in ascent.items()})
             try:
                 return gradient()
             finally:

@@ -8,7 +8,8 @@ cut depends on the model and the rows alone, never on the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from coterie.data import Federation, Split
 from coterie.errors import ConfigError
 from coterie.learning.batched import BatchedModel, OneByOne, Vmapped, model_tree, trainable_names
-from coterie.learning.batches import draw_batches, local_steps
+from coterie.learning.batches import Batches, draw_batches, local_steps
 from coterie.learning.settings import LocalWork
 from coterie.learning.stacked import StackedLayers
 from coterie.learning.updates import Gradients, clipped
@@ -31,6 +32,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 
 _CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
+_DRAWN_BYTES = 64 << 20  # positions of training samples that are drawn together
 _GATHER_BYTES = 2 << 20  # inputs of training batches that are gathered together
 _PREPARED_STEPS = 64  # local steps for which a loss prepares at once
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
@@ -110,9 +112,12 @@ class Executor:
         if not len(order):
             return result, losses  # no local epochs: splitting an empty list would give one empty chunk
 
-        def task(chunk: Tensor) -> None:
-            chosen = rows[chunk]
-            job = _Job(self._model, federation, chosen, stream, work, loss, only, steps[chunk], prepare)
+        def task(some: Tensor, batches: Batches, part: slice) -> None:
+            chosen, taking = rows[some[part]], steps[some[part]]
+            own_batches = batches.of(part, int(taking[0]))
+            job = _Job(
+                self._model, federation, chosen, stream, work, loss, only, taking, prepare, own_batches
+            )
             place = _place(chosen)
             if isinstance(place, slice):
                 # Train in the result itself, which saves a copy. `.data` has a version counter of its own:
@@ -125,7 +130,13 @@ class Executor:
             for name, value in own.items():
                 result[name][place] = value
 
-        self.workers.map(task, order.split(self._chunk_rows(params, len(order))))
+        chunk_rows = self._chunk_rows(params, len(order))
+        for some in order.split(_drawn_together(n_samples, steps, work, chunk_rows)):
+            own = replace(stream, ids=stream.ids[rows[some]])
+            sizes = n_samples[rows[some]]
+            batches = draw_batches(own, sizes, steps[some], work.training.batch_size)
+            parts = [slice(first, first + chunk_rows) for first in range(0, len(some), chunk_rows)]
+            self.workers.map(partial(task, some, batches), parts)
         return result, losses
 
     def visit(
@@ -200,6 +211,7 @@ class _Job:
     only: tuple[str, ...]
     steps: Tensor
     prepare: Prepare | None
+    batches: Batches
 
     def run(self, params: Params) -> Tensor:
         """Train in place; returns the mean loss over the steps of each row."""
@@ -230,11 +242,8 @@ class _Job:
         return mean.masked_fill(mean.isnan(), float("inf"))  # NaN is kept for 'took no step'
 
     def _feed(self, longest: int) -> _Feed:
-        """Draw the batches of all steps."""
-        split = self.federation.train
-        stream = Stream(self.stream.key, self.stream.round, self.stream.ids[self.rows])
-        batch_size = self.work.training.batch_size
-        batches = draw_batches(stream, split.sizes[self.rows], self.steps, batch_size)
+        """The batches of all steps, as places in the pool."""
+        split, batches = self.federation.train, self.batches
         index = batches.index.transpose(0, 1).contiguous()
         pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.x.device)
         trims = self.model.one_by_one
@@ -246,10 +255,14 @@ class _Job:
             self.federation.y[pool],
             batches.sizes.T.contiguous(),
             (batches.sizes < index.shape[2]).any(0).tolist(),
-            stream.bits(longest, index=_NOISE).T.contiguous() if trims else None,
+            self._noise(longest) if trims else None,
             trims,
             self.prepare,
         )
+
+    def _noise(self, longest: int) -> Tensor:
+        own = replace(self.stream, ids=self.stream.ids[self.rows])
+        return own.bits(longest, index=_NOISE).T.contiguous()
 
 
 @dataclass
@@ -333,6 +346,17 @@ def _chunks(rows: Tensor, sizes: Tensor, chunk_rows: int) -> list[Tensor]:
     as_they_are = rows.split(chunk_rows)
     by_size = rows[sizes[rows].argsort(descending=True, stable=True)].split(chunk_rows)
     return list(as_they_are if padded(as_they_are) <= _PADDING * padded(by_size) else by_size)
+
+
+def _drawn_together(n_samples: Tensor, steps: Tensor, work: LocalWork, chunk_rows: int) -> int:
+    """Rows whose batches are drawn before they train: all, unless those would take much memory.
+
+    Drawing takes dozens of small operations. Beside each other, workers would wait for the interpreter lock
+    at every one of them, and draw fewer rows at a time.
+    """
+    batch = min(work.training.batch_size, int(n_samples.max()))
+    chunk_bytes = 8 * int(steps.max()) * batch * chunk_rows
+    return chunk_rows * max(1, _DRAWN_BYTES // chunk_bytes)
 
 
 def _place(rows: Tensor) -> slice | Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coterie.learning.updates import Gradients, Outer
+from coterie.learning.updates import Gradients, Moved, Outer
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
@@ -124,6 +124,9 @@ def _not_in_place(layer: nn.Module) -> nn.Module:
 def _linear(params: Params, name: str, x: Tensor) -> Tensor:
     """(rows, batch, out), as the faster of x W^T and (W x^T)^T."""
     weight, bias = params[f"{name}.weight"], params.get(f"{name}.bias")
+    if isinstance(weight, Moved):
+        y = _linear({**params, f"{name}.weight": weight.weight}, name, x)
+        return torch.baddbmm(y, torch.bmm(x, weight.step.inputs.transpose(1, 2)), weight.step.delta)
     if weight.shape[1] >= _WIDE:
         weight = weight.transpose(1, 2)
         return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -52,6 +52,22 @@ def add_(target: Tensor, gradient: Tensor | Outer, alpha: float, beta: float = 1
         if beta != 1.0:
             target.mul_(beta)
         target.add_(gradient, alpha=alpha)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A linear layer's weight and a step away from it, never added up: the layer's output has both terms.
+
+    x (W + delta^T inputs)^T = x W^T + (x inputs^T) delta
+    """
+
+    weight: Tensor
+    step: Outer
+
+
+def moved(weight: Tensor, step: Tensor | Outer) -> Tensor:
+    """weight + step, to take a gradient there. Only for models whose gradients have this form."""
+    return cast(Tensor, Moved(weight, step)) if isinstance(step, Outer) else weight + step
 
 
 def dense(gradient: Tensor | Outer) -> Tensor:
