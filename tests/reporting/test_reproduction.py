@@ -119,6 +119,13 @@ def test_orders_stand_beside_the_papers(made: Callable[..., Reproduction]) -> No
     assert (order.agreeing, order.pairs) == (2, 3)
 
 
+def test_what_is_printed_as_equal_has_no_order(made: Callable[..., Reproduction]) -> None:
+    printed = {"local": 50.0, "good": 90.0, "bad": 50.0}
+    rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
+    (order,) = orders(made(rows=rows, figures=[]))
+    assert (order.agreeing, order.pairs) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("claim", "status"),
     [

@@ -109,7 +109,7 @@ class Order:
     ours: list[str]
     printed: list[str]
     agreeing: int  # pairs of methods in the paper's order
-    pairs: int
+    pairs: int  # of which the paper prints different numbers
 
 
 def orders(reproduction: Reproduction) -> list[Order]:
@@ -130,7 +130,8 @@ def orders(reproduction: Reproduction) -> list[Order]:
 
 
 def _order(column: str, metric: str, ours: dict[str, float], printed: dict[str, float]) -> Order:
-    both = list(itertools.combinations([name for name in ours if name in printed], 2))
+    pairs = itertools.combinations([name for name in ours if name in printed], 2)
+    both = [(a, b) for a, b in pairs if printed[a] != printed[b]]  # what is printed as equal has no order
     agreeing = sum((ours[a] - ours[b]) * (printed[a] - printed[b]) > 0 for a, b in both)
     few_is_good = metric.endswith("-to-target") or metric.endswith("-spread")
 
