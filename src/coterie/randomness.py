@@ -39,7 +39,7 @@ def numpy_generator(seed: int, purpose: str, *more: int) -> np.random.Generator:
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: int) -> tuple[Tensor, ...]:
     """Philox4x32-10 on int64 tensors that hold 32-bit words; broadcasts its four counter words.
 
-    In NumPy: its small operations cost a third of torch's, and there are dozens.
+    Two words at a time: there are dozens of operations, and on few numbers each costs as much as on many.
     """
     c0, c1, c2, c3 = np.broadcast_arrays(*(word.numpy() for word in counter))
     multiplied = np.stack((c0, c2)).view(np.uint64)
