@@ -77,7 +77,7 @@ def test_rho_matters(small_simulation: Build) -> None:
 
 
 def added_up(value: torch.Tensor | Moved) -> torch.Tensor:
-    return value.weight + value.step.dense() if isinstance(value, Moved) else value.clone()
+    return value.weight + value.step.dense(value.weight) if isinstance(value, Moved) else value.clone()
 
 
 def test_zero_gradient_moves_nothing() -> None:

@@ -48,6 +48,13 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 7), nn.ReLU(), nn.Linear(7, CLASSES, bias=False))
 
 
+def wide() -> nn.Module:
+    """Wide layers, whose weights are turned in memory while batches of 16 or more train them."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, 40), nn.ReLU(), nn.Linear(40, 33), nn.Tanh(), nn.Linear(33, CLASSES)
+    )
+
+
 def reused_and_in_place() -> nn.Module:
     """One ReLU object in two places, working in place: `named_children` names it once only."""
     relu = nn.ReLU(inplace=True)
@@ -225,6 +232,44 @@ def test_training_equals_torch_optim(
         assert float(losses[peer]) == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("proximal", [0.0, 0.3], ids=["", "proximal"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_weights_that_are_turned_in_memory_train_as_others(optimiser: str, proximal: float, lab: Lab) -> None:
+    """All rows, whose results share memory, and every other row, whose do not; nobody's start is changed."""
+    module, data = seeded(wide), peers((20, 33, 17, 16))
+    training = Training(**{"epochs": 3, "batch_size": 16, "lr": 0.1, "clip": 0.0, **OPTIMISERS[optimiser][0]})
+    start = stacked(module, data.peers)
+    anchor = {name: value + 0.1 for name, value in start.items()}
+    before = {name: value.clone() for name, value in start.items()}
+    layers = StackedLayers(module)  # type: ignore[arg-type]
+    assert layers.turned(16) == {"0.weight", "2.weight"}
+    assert not layers.turned(15)
+    for rows in (torch.arange(4), torch.tensor([0, 2])):
+        found = {
+            executor: lab.coterie(
+                module, executor, data, training, start=start, rows=rows, proximal=(proximal, anchor)
+            )[0]
+            for executor in ("stacked", "looped")
+        }
+        for name, value in found["stacked"].items():
+            assert value.is_contiguous()
+            torch.testing.assert_close(value, found["looped"][name], rtol=1e-9, atol=1e-9, msg=name)
+            assert not torch.equal(value[rows], before[name][rows]), name
+    assert all(torch.equal(value, before[name]) for name, value in start.items())
+
+
+def test_a_turned_weight_of_one_feature_is_a_copy(lab: Lab) -> None:
+    """It has the same memory order either way, and still must not be the caller's own."""
+    module = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, CLASSES)).double()
+    rng = np.random.default_rng(0)
+    made = from_peers([(rng.normal(size=(20, 1)), rng.integers(0, CLASSES, 20))] * 2, n_classes=CLASSES)
+    data = Federation(**{**vars(made), "x": made.x.double()})
+    start = stacked(module, 2)
+    before = {name: value.clone() for name, value in start.items()}
+    lab.coterie(module, "stacked", data, Training(epochs=1, batch_size=16, lr=0.1), start=start)
+    assert all(torch.equal(value, before[name]) for name, value in start.items())
+
+
 @pytest.mark.parametrize(("model", "executor", "kind"), RUNS, ids=[f"{m}-{e}" for m, e, _ in RUNS])
 def test_chunking_and_company_do_not_matter(
     model: str, executor: ExecutorName, kind: type, lab: Lab, monkeypatch: pytest.MonkeyPatch
@@ -344,7 +389,7 @@ def test_gradients_of_many_rows_equal_autograd(model: str, padded: bool) -> None
         assert float(losses[row]) == pytest.approx(loss.item(), rel=1e-12)
         for name, value in zip(names, expected, strict=True):
             found = gradients[name]
-            found = found.dense() if isinstance(found, Outer) else found
+            found = found.dense(value[None]) if isinstance(found, Outer) else found
             torch.testing.assert_close(found[row], value, rtol=1e-9, atol=1e-12, msg=name)
         total = torch.cat([value.flatten() for value in expected]).norm()
         assert float(norms[row]) == pytest.approx(float(total), rel=1e-9)
@@ -369,7 +414,7 @@ def test_gradients_at_moved_weights_are_those_at_the_sum(model: str, padded: boo
     def gradients(at: Params) -> dict[str, Tensor]:
         own = {name: value if isinstance(value, Moved) else value.clone() for name, value in at.items()}
         found = batched.gradients(own, batch, cross_entropy, names)[1]
-        return {name: g.dense() if isinstance(g, Outer) else g for name, g in found.items()}
+        return {name: g.dense(params[name]) if isinstance(g, Outer) else g for name, g in found.items()}
 
     step = scaled(batched.gradients(dict(params), batch, cross_entropy, names)[1], torch.tensor([0.5, -2.0]))
     assert any(isinstance(value, Outer) for value in step.values())

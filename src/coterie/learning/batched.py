@@ -39,6 +39,9 @@ class BatchedModel(Protocol):
         layer: stop there, with (rows, n, features); `params` may then lack what comes after it.
         """
 
+    def turned(self, batch_size: int) -> frozenset[str]:
+        """Weights that are best stored with their last two axes swapped while such batches train them."""
+
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
@@ -86,6 +89,9 @@ class OneByOne:
         module.eval()
         with torch.no_grad():
             return _run(module, layer, lambda: module(self._inputs(x)))[None]
+
+    def turned(self, batch_size: int) -> frozenset[str]:
+        return frozenset()
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
@@ -184,6 +190,9 @@ class Vmapped:
             )
         with torch.no_grad():
             return self._forward(params, x, training=False, layer=layer)
+
+    def turned(self, batch_size: int) -> frozenset[str]:
+        return frozenset()
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]

@@ -30,14 +30,14 @@ from coterie.randomness import Stream
 
 ExecutorName: TypeAlias = Literal["stacked", "looped"]
 
-_CACHE_BYTES = 4 << 20  # parameters of one stacked chunk
+_CACHE_BYTES = 8 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
 _DRAWN_BYTES = 64 << 20  # positions of training samples that are drawn together
 _GATHER_BYTES = 2 << 20  # inputs of training batches that are gathered together
 _PREPARED_STEPS = 64  # local steps for which a loss prepares at once
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
-_FEWEST_TASKS = 4  # leave something for every worker when there are few rows
+_EVEN_TASKS = 4  # tasks are cut in multiples of this, which two or four workers share evenly
 
 
 def batched_model(module: nn.Module, executor: ExecutorName) -> BatchedModel:
@@ -119,24 +119,28 @@ class Executor:
                 self._model, federation, chosen, stream, work, loss, only, taking, prepare, own_batches
             )
             place = _place(chosen)
-            if isinstance(place, slice):
-                # Train in the result itself, which saves a copy. `.data` has a version counter of its own:
-                # autograd must not take the steps of other chunks for changes of this one.
-                own = {name: result[name].data[place].copy_(value[place]) for name, value in params.items()}
-                losses[place] = job.run(own)
-                return
-            own = {name: value[place] for name, value in params.items()}
+            own = {}
+            for name, value in params.items():
+                if name in turned:
+                    own[name] = value[place].mT.clone(memory_format=torch.contiguous_format).mT
+                elif isinstance(place, slice):
+                    # Train in the result itself, which saves a copy. `.data` has a version counter of its
+                    # own: autograd must not take the steps of other chunks for changes of this one.
+                    own[name] = result[name].data[place].copy_(value[place])
+                else:
+                    own[name] = value[place]
             losses[place] = job.run(own)
             for name, value in own.items():
-                result[name][place] = value
+                if name in turned or not isinstance(place, slice):
+                    result[name][place] = value
 
+        turned = self._model.turned(work.training.batch_size)
         chunk_rows = self._chunk_rows(params, len(order))
         for some in order.split(_drawn_together(n_samples, steps, work, chunk_rows)):
             own = replace(stream, ids=stream.ids[rows[some]])
             sizes = n_samples[rows[some]]
             batches = draw_batches(own, sizes, steps[some], work.training.batch_size)
-            parts = [slice(first, first + chunk_rows) for first in range(0, len(some), chunk_rows)]
-            self.workers.map(partial(task, some, batches), parts)
+            self.workers.map(partial(task, some, batches), _even_parts(len(some), chunk_rows))
         return result, losses
 
     def visit(
@@ -194,8 +198,9 @@ class Executor:
     def _chunk_rows(self, params: Params, rows: int) -> int:
         if self._model.one_by_one:
             return 1
-        in_cache = _CACHE_BYTES // max(1, row_bytes(dict(params)))
-        return max(1, min(in_cache, -(-rows // _FEWEST_TASKS)))
+        in_cache = max(1, _CACHE_BYTES // max(1, row_bytes(dict(params))))
+        tasks = -(-rows // (in_cache * _EVEN_TASKS)) * _EVEN_TASKS
+        return -(-rows // tasks)
 
 
 @dataclass(frozen=True)
@@ -357,6 +362,12 @@ def _drawn_together(n_samples: Tensor, steps: Tensor, work: LocalWork, chunk_row
     batch = min(work.training.batch_size, int(n_samples.max()))
     chunk_bytes = 8 * int(steps.max()) * batch * chunk_rows
     return chunk_rows * max(1, _DRAWN_BYTES // chunk_bytes)
+
+
+def _even_parts(rows: int, most: int) -> list[slice]:
+    """So few parts that none has more than `most` rows, as equal as possible."""
+    parts = -(-rows // most)
+    return [slice(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
 
 
 def _place(rows: Tensor) -> slice | Tensor:

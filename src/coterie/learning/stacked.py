@@ -13,6 +13,7 @@ from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
 _WIDE = 32  # outputs from which a linear layer is faster as x W^T than as (W x^T)^T
+_LARGE_BATCH = 16  # samples from which x W^T is up to 4 times faster if the columns of W are contiguous
 _ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Identity)
 
 
@@ -63,6 +64,12 @@ class StackedLayers:
                 if name == layer:
                     return x.flatten(2)
             return x
+
+    def turned(self, batch_size: int) -> frozenset[str]:
+        if batch_size < _LARGE_BATCH:
+            return frozenset()
+        linear = ((name, layer) for name, layer in self._layers if isinstance(layer, nn.Linear))
+        return frozenset(f"{name}.weight" for name, layer in linear if layer.out_features >= _WIDE)
 
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
@@ -122,17 +129,17 @@ def _not_in_place(layer: nn.Module) -> nn.Module:
 
 
 def _linear(params: Params, name: str, x: Tensor) -> Tensor:
-    """(rows, batch, out), as the faster of x W^T and (W x^T)^T."""
+    """(rows, batch, out), as the faster of x W^T and (W x^T)^T.
+
+    Behind the latter, gradients with respect to x come in another memory order than x, which costs more.
+    """
     weight, bias = params[f"{name}.weight"], params.get(f"{name}.bias")
     if isinstance(weight, Moved):
         y = _linear({**params, f"{name}.weight": weight.weight}, name, x)
         return torch.baddbmm(y, torch.bmm(x, weight.step.inputs.transpose(1, 2)), weight.step.delta)
-    if weight.shape[1] >= _WIDE:
-        weight = weight.transpose(1, 2)
-        return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
-    x = x.transpose(1, 2)
-    y = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias[:, :, None], weight, x)
-    return y.transpose(1, 2)
+    if weight.shape[1] >= _WIDE or x.requires_grad:
+        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+    return (torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[:, :, None], weight, x.mT)).mT
 
 
 def _running(params: Params, name: str) -> tuple[Tensor, Tensor]:

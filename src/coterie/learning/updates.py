@@ -30,8 +30,11 @@ class Outer:
     delta: Tensor  # (rows, batch, out)
     inputs: Tensor  # (rows, batch, in)
 
-    def dense(self) -> Tensor:
-        return torch.bmm(self.delta.transpose(1, 2), self.inputs)
+    def dense(self, like: Tensor) -> Tensor:
+        """Multiplied out, in the memory order of the weights `like`: sums of both are then far faster."""
+        if _is_turned(like):
+            return torch.bmm(self.inputs.mT, self.delta).mT
+        return torch.bmm(self.delta.mT, self.inputs)
 
     def squared_norm(self) -> Tensor:
         gram = torch.bmm(self.delta, self.delta.transpose(1, 2))
@@ -41,13 +44,22 @@ class Outer:
         return Outer(self.delta * per_row(factors, self.delta), self.inputs)
 
 
+def _is_turned(weight: Tensor) -> bool:
+    """Whether columns are contiguous in memory instead of rows."""
+    return weight.stride(1) < weight.stride(2)
+
+
 Gradients: TypeAlias = dict[str, "Tensor | Outer"]
 
 
 def add_(target: Tensor, gradient: Tensor | Outer, alpha: float, beta: float = 1.0) -> None:
     """target <- beta * target + alpha * gradient."""
     if isinstance(gradient, Outer):
-        target.baddbmm_(gradient.delta.transpose(1, 2), gradient.inputs, beta=beta, alpha=alpha)
+        delta, inputs = gradient.delta, gradient.inputs
+        if _is_turned(target):
+            target.mT.baddbmm_(inputs.mT, delta, beta=beta, alpha=alpha)
+        else:
+            target.baddbmm_(delta.mT, inputs, beta=beta, alpha=alpha)
     else:
         if beta != 1.0:
             target.mul_(beta)
@@ -70,8 +82,8 @@ def moved(weight: Tensor, step: Tensor | Outer) -> Tensor:
     return cast(Tensor, Moved(weight, step)) if isinstance(step, Outer) else weight + step
 
 
-def dense(gradient: Tensor | Outer) -> Tensor:
-    return gradient.dense() if isinstance(gradient, Outer) else gradient
+def dense(gradient: Tensor | Outer, like: Tensor) -> Tensor:
+    return gradient.dense(like) if isinstance(gradient, Outer) else gradient
 
 
 def scaled(gradients: Gradients, factors: Tensor) -> Gradients:
@@ -154,7 +166,7 @@ class Adam:
         correction1, correction2 = 1 - self.beta1 ** (number + 1), 1 - self.beta2 ** (number + 1)
         for name, factored in gradient().items():
             p, first, second = params[name], memory["first"][name], memory["second"][name]
-            g = dense(factored)
+            g = dense(factored, p)
             if self.weight_decay:
                 g = g.add(p, alpha=self.weight_decay)
             first.lerp_(g, 1 - self.beta1)
@@ -172,7 +184,10 @@ class Proximal:
     inner: Update
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
-        anchors = {name: self.anchor[name].index_select(0, rows) for name in params}
+        anchors = {
+            name: torch.empty_like(p).copy_(self.anchor[name].index_select(0, rows))
+            for name, p in params.items()
+        }
         return {**self.inner.begin(params, rows), "anchor": anchors}
 
     def step(
@@ -181,7 +196,7 @@ class Proximal:
         def pulled() -> Gradients:
             anchors = memory["anchor"]
             return {
-                name: dense(g).add(params[name] - anchors[name], alpha=self.mu)
+                name: dense(g, params[name]).add(params[name] - anchors[name], alpha=self.mu)
                 for name, g in gradient().items()
             }
 
