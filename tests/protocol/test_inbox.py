@@ -146,3 +146,19 @@ def test_sum_keeps_the_dtype_of_the_payload() -> None:
     assert isinstance(x, Tensor)
     assert x.dtype == torch.float32
     assert x.tolist() == [[2.5] * 3, [0.0] * 3]
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_sums_in_blocks_of_columns_are_the_same_bits(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    payload = {"w": torch.randn(5, 4, 11, generator=generator), "b": torch.randn(5, 2, generator=generator)}
+    source, rows = torch.tensor([0, 1, 2, 3, 4, 0, 2]), torch.tensor([2, 0, 2, 2, 0, 0, 3])
+    inbox = Inbox([Parcel(payload, source, rows, source)], 4)
+    weights = torch.rand(7, generator=generator) if weighted else None
+    whole = inbox.sum(weights)
+    monkeypatch.setattr("coterie.protocol.inbox._SUM_BLOCK_BYTES", 1)
+    monkeypatch.setattr("coterie.protocol.inbox._FEWEST_SUMMED", 3)
+    in_blocks = inbox.sum(weights)
+    for name, value in whole.items():  # type: ignore[union-attr]
+        assert torch.equal(in_blocks[name], value)  # type: ignore[index]
+    assert not bool(in_blocks["w"][1].any())  # type: ignore[index]

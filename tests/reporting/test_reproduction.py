@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_hex
 
 from coterie.experiments.cells import Cell, note_breakage
 from coterie.experiments.config import resolve
@@ -208,3 +209,18 @@ def test_figures_are_drawn(made: Callable[..., Reproduction], tmp_path: Path) ->
         "figure-3.png",
     ]  # no shares, no map
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_a_method_has_one_colour_in_all_figures(
+    made: Callable[..., Reproduction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a figure that leaves out the methods before it."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(reproduction_plots, "save", lambda figure, path: drawn.append(figure) or path)
+    figures = [{"form": "curves"}, {"form": "curves", "rows": ["bad"]}, {"form": "bars", "rows": ["bad"]}]
+    reproduction_plots.draw(made(figures=figures), tmp_path)
+    everyone, alone, bar = (figure.axes[0] for figure in drawn)
+    colours = {line.get_label(): line.get_color() for line in everyone.lines}
+    assert len(set(colours.values())) == 3
+    assert alone.lines[0].get_color() == colours["bad"]
+    assert to_hex(bar.patches[0].get_facecolor()) == to_hex(colours["bad"])

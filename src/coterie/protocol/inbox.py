@@ -15,6 +15,8 @@ from coterie.protocol.exchange import Links
 from coterie.protocol.trees import Params, Tree, fitting, map_tree, per_row, row_bytes, take
 
 _MAP_CHUNK_BYTES = 64 << 20
+_SUM_BLOCK_BYTES = 2 << 20  # columns of all payloads that are summed together: they stay in cache
+_FEWEST_SUMMED = 1024  # columns
 
 
 @dataclass(frozen=True)
@@ -199,8 +201,8 @@ class SealedInbox(Inbox):
 class WeightedSum:
     """A sparse matrix product: which payload rows add up, with which weights, to each row.
 
-    `embedding_bag` computes it in one pass over the payload, row by row, so that the result does
-    not depend on the number of threads.
+    `embedding_bag` adds up row by row, so that the result does not depend on the number of threads. Long
+    rows are cut into blocks of columns: every payload is then read from memory once, not by every receiver.
     """
 
     source: Tensor
@@ -222,5 +224,15 @@ class WeightedSum:
     def __call__(self, leaf: Tensor) -> Tensor:
         weights = None if self.weights is None else self.weights.to(leaf.dtype)
         table = leaf.reshape(len(leaf), -1)
-        total = embedding_bag(self.source, table, self.offsets, mode="sum", per_sample_weights=weights)
+
+        def add(part: Tensor) -> Tensor:
+            return embedding_bag(self.source, part, self.offsets, mode="sum", per_sample_weights=weights)
+
+        block = max(_FEWEST_SUMMED, _SUM_BLOCK_BYTES // max(1, len(table) * table.element_size()))
+        if table.shape[1] <= block:
+            total = add(table)
+        else:
+            total = table.new_empty(len(self.offsets), table.shape[1])
+            for source, target in zip(table.split(block, 1), total.split(block, 1), strict=True):
+                target.copy_(add(source.contiguous()))
         return total.reshape(len(self.offsets), *leaf.shape[1:])

@@ -50,8 +50,8 @@ def _curves(reproduction: Reproduction, figure: Figure, rows: list[Row], columns
     panels = drawn.subplots(len(figure.metrics), len(columns), squeeze=False, sharex="col")
     for line, metric in zip(panels, figure.metrics, strict=True):
         for axes, column in zip(line, columns, strict=True):
-            for number, row in enumerate(rows):
-                _curve(axes, reproduction, row, column.name, metric, number)
+            for row in rows:
+                _curve(axes, reproduction, row, column.name, metric)
             if not axes.lines:
                 axes.text(0.5, 0.5, "not run yet", ha="center", va="center", transform=axes.transAxes)
             axes.set_title(textwrap.fill(column.shown, 50), fontsize=9)
@@ -61,7 +61,8 @@ def _curves(reproduction: Reproduction, figure: Figure, rows: list[Row], columns
     return drawn
 
 
-def _curve(axes: Axes, reproduction: Reproduction, row: Row, column: str, metric: str, number: int) -> None:
+def _curve(axes: Axes, reproduction: Reproduction, row: Row, column: str, metric: str) -> None:
+    number = reproduction.rows.index(row)  # not among those of this figure: a method looks the same in all
     records = list(reproduction.records.get((row.name, column), {}).values())
     curves = [record.curve(metric) for record in records]
     curves = [(rounds, values) for rounds, values in curves if rounds]
@@ -89,8 +90,9 @@ def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
             numbers = [reproduction.number(row.name, column.name, metric) for column in columns]
             heights = [np.nan if one is None else one.mean for one in numbers]
             errors = [0.0 if one is None or one.std is None else one.std for one in numbers]
-            axes.bar(places, heights, width * 0.9, yerr=errors, color=colour_of(number), label=row.shown,
-                     hatch="//" if number >= len(COLOURS) else "", edgecolor="white", linewidth=0,
+            look = reproduction.rows.index(row)
+            axes.bar(places, heights, width * 0.9, yerr=errors, color=colour_of(look), label=row.shown,
+                     hatch="//" if look >= len(COLOURS) else "", edgecolor="white", linewidth=0,
                      error_kw={"lw": 0.8})  # fmt: skip
             for place, column in zip(places, columns, strict=True):
                 value, _ = printed_number(reproduction.table, row, column.name, metric)
@@ -116,7 +118,8 @@ def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
     along: list[Any] = [one for one in (columns if over_columns else rows) if one.x is not None]
     flat: list[Any] = [] if over_columns else [row for row in rows if row.x is None]  # such as Local
     for axes, metric in zip(panels, figure.metrics, strict=True):
-        for number, one in enumerate(lines):
+        for one in lines:
+            number = (reproduction.rows if over_columns else reproduction.columns).index(one)
             pairs = [(one.name, at.name) if over_columns else (at.name, one.name) for at in along]
             numbers = [reproduction.number(row, column, metric) for row, column in pairs]
             axes.errorbar(
