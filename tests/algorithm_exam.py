@@ -35,6 +35,7 @@ CLUSTERS = torch.tensor([0, 0, 0, 1, 1, 1])
 
 # Settings other than the defaults that take a different path through an algorithm.
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("local", {"best": True}),
     ("d-psgd", {"mixing": "metropolis"}),
     ("random-gossip", {"peers": 1}),
     ("kd-pdfl", {"broadcast": "overwrite", "exchange_every": 3, "c_base": 10.0}),

@@ -404,10 +404,13 @@ def test_random_takes_everyone_when_there_are_too_few(simulation: Maker) -> None
     )
 
 
-def test_random_keeps_the_model_with_the_lowest_validation_loss(simulation: Maker) -> None:
+@pytest.mark.parametrize("algorithm", [RandomGossip(peers=1), Local(best=True)], ids=["random", "local"])
+def test_the_model_with_the_lowest_validation_loss_is_kept(
+    simulation: Maker, algorithm: Algorithm[Any]
+) -> None:
     """A learning rate that overshoots makes later models worse, for each peer at another time."""
     data = federation(validation=6)
-    s = simulation(RandomGossip(peers=1), "full", Training(lr=3.0, batch_size=2, clip=0.0), data=data)
+    s = simulation(algorithm, "full", Training(lr=3.0, batch_size=2, clip=0.0), data=data)
     node = s.blocks[0].node
 
     def entropy(params: Params) -> Tensor:
@@ -428,7 +431,10 @@ def test_random_keeps_the_model_with_the_lowest_validation_loss(simulation: Make
     assert not bool((torch.stack(losses).argmin(0) == 8).all()), "the last model must not be everyone's best"
 
 
-def test_random_without_validation_data_keeps_the_latest(simulation: Maker) -> None:
-    s = simulation(RandomGossip(), "full", BATCHES)
+@pytest.mark.parametrize("algorithm", [RandomGossip(), Local(best=True), Local()], ids=["random", "best", ""])
+def test_without_validation_data_the_latest_model_is_kept(
+    simulation: Maker, algorithm: Algorithm[Any]
+) -> None:
+    s = simulation(algorithm, "full", BATCHES)
     s.step()
     assert same_bits(s.personal(), {n: v[:PEERS] for n, v in s.blocks[0].state.params.items()})

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.protocol import Facts, ModelAlgorithm, ModelState, Node, Round
+import torch
+
+from coterie.learning.checkpointing import Best
+from coterie.protocol import Algorithm, Facts, Node, Params, Round
 
 
 @dataclass(frozen=True)
-class Local(ModelAlgorithm):
+class LocalState:
+    """The model, and the best one so far by validation loss: without tensors unless it is asked for."""
+
+    params: Params
+    best: Best
+
+
+@dataclass(frozen=True)
+class Local(Algorithm[LocalState]):
     """Each node trains on its own data and never talks to anyone.
 
         theta_i <- theta_i - lr * grad F_i(theta_i)        every node, every round
 
     Local takes as many local steps per round as the other methods do. In comparisons with methods
     that sample some clients per round, Local therefore trains more, since it trains everywhere.
-    Both points of a round show the same model: there is no mixing.
+    Both points of a round show the same model: there is no mixing. With `best` it is the one with the lowest
+    loss so far on the node's validation data, as PPDL and its other baselines report it.
     """
+
+    best: bool = False
 
     facts = Facts(
         paper="baseline", measured="after_local", communication="none", free_running=True, architectures=True
     )
 
-    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
-        return ModelState(node.train(state.params))
+    def init(self, node: Node) -> LocalState:
+        params = node.initial()
+        none_yet = Best({}, torch.full((node.rows,), float("inf")))
+        return LocalState(params, Best.first(params, node) if self.best else none_yet)
+
+    def round(self, state: LocalState, node: Node) -> Round[LocalState]:
+        params = node.train(state.params)
+        return LocalState(params, state.best.seen(params, node) if self.best else state.best)
         yield  # a round is a generator even when it exchanges nothing
+
+    def personal(self, state: LocalState) -> Params:
+        return state.best.params if self.best else state.params
