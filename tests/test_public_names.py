@@ -1,11 +1,17 @@
 """The public names are few, and each of them exists."""
 
+from types import ModuleType
+
 import coterie
 
 
-def test_every_public_name_exists() -> None:
-    missing = [name for name in coterie.__all__ if not hasattr(coterie, name)]
-    assert not missing
+def test_every_public_name_exists_and_stays_the_same() -> None:
+    """A name that is a folder of the package too would become that folder once it is imported."""
+    coterie.simulate(rounds=1, peers=2, topology="ring", execution={"executor": "stacked"})
+    for name in coterie.__all__:
+        found = getattr(coterie, name)
+        assert not isinstance(found, ModuleType), name
+        assert getattr(coterie, name) is found, name
 
 
 def test_public_names_are_few_and_listed_once() -> None:

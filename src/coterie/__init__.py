@@ -13,13 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.algorithms import algorithms
     from coterie.data import Federation, Source, from_arrays, from_peers, load, partitions, sources, split
     from coterie.errors import CoterieError
     from coterie.experiments.api import simulate
     from coterie.experiments.running import Run
     from coterie.experiments.schema import Experiment
-    from coterie.models import models
     from coterie.protocol import (
         Algorithm,
         Exchange,
@@ -56,12 +54,10 @@ _HOME = {
     "Source": "data",
     "Topology": "topology",
     "Training": "training",
-    "algorithms": "algorithms",
     "average": "protocol",
     "from_arrays": "data",
     "from_peers": "data",
     "load": "data",
-    "models": "models",
     "partitions": "data",
     "pull": "protocol",
     "simulate": "experiments.api",
@@ -89,12 +85,10 @@ __all__ = [
     "Source",
     "Topology",
     "Training",
-    "algorithms",
     "average",
     "from_arrays",
     "from_peers",
     "load",
-    "models",
     "partitions",
     "pull",
     "simulate",

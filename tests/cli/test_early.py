@@ -12,7 +12,7 @@ import pytest
 
 from coterie.cli import early
 from coterie.cli.blueprints import catalogues
-from coterie.errors import ConfigError, CoterieError
+from coterie.errors import ConfigError, CoterieError, TopologyError
 from coterie.experiments.config import CATALOGUES, resolve
 
 KINDS = [field.name for field in fields(CATALOGUES)]
@@ -55,6 +55,10 @@ def test_presets_resolve_alike(name: str) -> None:
     ("table", "words"),
     [
         ({"algorithm": "d-psdg"}, "did you mean d-psgd"),
+        ({"topology": "random-regular(30)", "peers": 4}, "does not exist"),
+        ({"topology": "random-regular(-1)", "peers": 4}, "allow k from 1 to 3"),
+        ({"topology": "grid(2,3)", "peers": 4}, "does not have 4 places"),
+        ({"topology": "edges(missing.csv)"}, "cannot be read"),
         ({"algorithm": "d-psgd(metropolitan)"}, "'uniform' or 'metropolis'"),
         ({"algorithm": "d-psgd(uniform,2)"}, "at most 1 settings"),
         ({"algorithm": "d-psgd(mixng=uniform)"}, "did you mean mixing"),
@@ -91,12 +95,32 @@ def test_mistakes_get_the_message_of_the_real_check(table: dict[str, Any], words
         resolve(table)
     assert words in str(early_error.value)
     assert str(early_error.value) == str(real_error.value)
-    assert isinstance(early_error.value, ConfigError)
+    assert isinstance(early_error.value, ConfigError | TopologyError)
 
 
 def test_what_it_cannot_know_is_left_to_the_real_check(folder: Path) -> None:
-    early.check({"model": "missing.py:Net", "data": "missing.py:load", "topology": "edges(missing.csv)"})
-    early.check({"topology": "random-regular(30)", "peers": 4})
+    early.check({"model": "missing.py:Net", "data": "missing.py:load"})
+    early.check({"data": "mnist"})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"model": "missing.py:Net"}, "there is no file"),
+        ({"data": "missing.py:load"}, "there is no file"),
+        ({"data": "own"}, "passed to coterie.simulate"),
+        ({"model": "own"}, "passed to coterie.simulate"),
+        ({"data": "mnist"}, "--data-dir"),
+        ({"data": "mnist", "data_dir": "nowhere"}, "nowhere does not exist"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_a_run(
+    table: dict[str, Any], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    with pytest.raises(CoterieError) as error:
+        early.check_to_run(table)
+    assert words in str(error.value)
 
 
 def test_pytorch_is_not_imported() -> None:
@@ -111,6 +135,12 @@ assert CliRunner().invoke(app, ["explain", "d-psgd"]).exit_code == 0
 assert CliRunner().invoke(app, ["run", "--algorithm", "d-psdg"]).exit_code == 2
 assert CliRunner().invoke(app, ["compare", "--algorithms", "local,d-psdg"]).exit_code == 2
 assert CliRunner().invoke(app, ["data", "show", "--partition", "idd"]).exit_code == 2
+assert CliRunner().invoke(app, ["run", "--topology", "random-regular(3)", "--peers", "5"]).exit_code == 2
+assert CliRunner().invoke(app, ["run", "--topology", "erdos-renyi(1.5)"]).exit_code == 2
+assert CliRunner().invoke(app, ["run", "--topology", "edges(missing.txt)"]).exit_code == 2
+assert CliRunner().invoke(app, ["run", "--data", "mnist", "--data-dir", "missing"]).exit_code == 2
+assert CliRunner().invoke(app, ["run", "--model", "missing.py:Net"]).exit_code == 2
+assert CliRunner().invoke(app, ["run", "--resume", "missing"]).exit_code == 2
 slow = {"torch", "numpy", "matplotlib"} & set(sys.modules)
 assert not slow, slow
 """

@@ -376,14 +376,14 @@ def test_a_torn_last_line_is_dropped(torn: str, tmp_path: Path) -> None:
 def test_divergence_keeps_the_records(tmp_path: Path) -> None:
     """A loss that explodes in some later round: what was measured before stays readable."""
     folder = tmp_path / "run"
-    with pytest.raises(DivergedError, match=r"peer \d.*round [1-9]") as caught:
+    with pytest.raises(DivergedError, match=r"peer \d.*round ([2-9]|\d\d)") as caught:
         simulate(
             run_dir=folder, rounds=50, training={"lr": 1e30, "weight_decay": 0.5, "clip": 0.0, "steps": 1}
         )
     found = re.search(r"round (\d+)", str(caught.value))
     assert found is not None
     lines = (folder / "metrics.csv").read_text().splitlines()
-    assert len(lines) == 1 + 4 * int(found[1])
+    assert len(lines) == 1 + 4 * (int(found[1]) - 1)  # rounds are counted from 1 in messages
     assert not (folder / "result.json").exists()
 
 
@@ -422,3 +422,34 @@ def test_learned_weights_survive_a_resume(tmp_path: Path) -> None:
     torch.testing.assert_close(again.shares, run.shares)
     rows = run.shares.sum(1)
     assert bool(((rows - 1).abs() < 1e-6).logical_or(rows == 0).all())
+
+
+class Empty(nn.Module):
+    """Nothing to train."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :10]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"model": Empty}, "no parameters to train"),
+        ({"partition": 5}, "a partition is a name"),
+        ({"algorithm": algorithms["local"]}, "Local is a class; pass an instance"),
+    ],
+    ids=["empty model", "no partition", "class"],
+)
+def test_wrong_objects_get_a_sentence(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        coterie.simulate(peers=3, rounds=1, **wrong)
+
+
+def test_a_training_object_is_as_good_as_a_table_and_peers_have_numbers() -> None:
+    options: dict[str, Any] = {"peers": 3, "rounds": 1, "model": "mlr", "execution": {"executor": "stacked"}}
+    one, other = (
+        coterie.simulate(training=training, **options) for training in (coterie.Training(lr=0.3), {"lr": 0.3})
+    )
+    assert all(torch.equal(value, other.params[name]) for name, value in one.params.items())
+    with pytest.raises(ConfigError, match="no peer 3; they have the numbers 0 to 2"):
+        one.model(3)

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from coterie.data import load, split
 from coterie.reporting.data_tables import bars, label_table
 from coterie.reporting.tables import gain, in_bytes, label_of, summary, summary_over_seeds
 
 
-def text_of(table: Table) -> str:
-    console = Console(file=io.StringIO(), width=140)
+def text_of(table: Any, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
@@ -39,6 +38,15 @@ def row_of(text: str, name: str) -> list[str]:
 def test_a_single_run_has_no_gain() -> None:
     row = row_of(text_of(summary([result()])), "d-psgd")
     assert row == ["d-psgd", "50.0", "10.0", "25.0", "40.0", "50.0*", "-", "-", "1.23", "MB", "0", "B", "1.2"]
+
+
+def test_a_narrow_terminal_loses_no_number() -> None:
+    """In two parts; a name too long for the line goes on in the next."""
+    runs = [result("d-psgd"), result("random-gossip", settings={"peers": 5})]
+    narrow, wide = (text_of(summary(runs, local=result("local")), width) for width in (80, 140))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "…" not in narrow
+    assert sorted(narrow.split()) == sorted([*wide.split(), "algorithm", "d-psgd", "random-gossip(peers=5)"])
 
 
 def test_the_gain_is_in_points_and_the_own_point_is_marked() -> None:

@@ -96,7 +96,7 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
     plan = []
     for name in names:
         table = _for_one(asked, name, quiet)
-        first = early.check(table).seed
+        first = early.check_to_run(table).seed
         for seed in range(first, first + seeds):
             label = f"{name}-s{seed}" if seeds > 1 else name
             plan.append(Planned(label, seed, {**table, "seed": seed, "data": table.get("data", "digits")}))

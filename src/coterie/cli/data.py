@@ -22,7 +22,7 @@ def show(
     from coterie.cli import early
 
     table = asked.table()
-    early.check(table)
+    early.check_to_run(table)
     if out.exists() and not force:
         raise RunFolderError(
             f"{out} exists already; choose another file with --out, or replace it with --force"

@@ -7,12 +7,13 @@ cannot be decided without PyTorch is left to the real check, which follows anywa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from coterie.cli.blueprints import catalogues
-from coterie.errors import CoterieError
+from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.experiments import checking
-from coterie.experiments.schema import Experiment
+from coterie.experiments.schema import OWN_OBJECT, Experiment
 
 
 def check(table: Mapping[str, Any]) -> Experiment:
@@ -25,3 +26,35 @@ def check(table: Mapping[str, Any]) -> Experiment:
         from coterie.experiments.config import resolve
 
         return resolve(table)
+
+
+def check_to_run(table: Mapping[str, Any]) -> Experiment:
+    """`check`, and that its files and folders are there, and nothing is an object from Python."""
+    experiment = check(table)
+    _check_outside(experiment)
+    return experiment
+
+
+def _check_outside(experiment: Experiment) -> None:
+    for key in ("data", "model", "partition", "topology"):
+        value = getattr(experiment, key)
+        if value == OWN_OBJECT:
+            raise ConfigError(
+                f"{key} {OWN_OBJECT!r} stands for an object that was passed to coterie.simulate in Python; "
+                f"`coterie list` shows the names that can be used here"
+            )
+        if checking.is_file_reference(value) and not Path(value.rpartition(":")[0]).is_file():
+            raise ConfigError(f"{key} {value!r}: there is no file {value.rpartition(':')[0]}")
+    if checking.is_file_reference(experiment.data):
+        return
+    if catalogues().sources.build(experiment.data).needs_files:
+        if not experiment.data_dir:
+            raise DataError(
+                f"data set {experiment.data!r} is read from files: name their folder with --data-dir or the "
+                "environment variable COTERIE_DATA"
+            )
+        if not Path(experiment.data_dir).is_dir():
+            raise DataError(
+                f"the data folder {experiment.data_dir} does not exist; data set {experiment.data!r} is read "
+                "from it"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -88,9 +89,9 @@ def new(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in files.items():
-            text = text.replace("{folder}", str(folder)).replace("{name}", name)
+            text = text.replace("{folder}", shlex.quote(str(folder))).replace("{name}", name)
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"cannot write {error.filename or folder}: {error.strerror}") from None
     typer.echo(f"{folder} holds experiment.toml, experiment.py and README.md. Run it with:")
-    typer.echo(f"  coterie run --config {folder / 'experiment.toml'}")
+    typer.echo(f"  coterie run --config {shlex.quote(str(folder / 'experiment.toml'))}")

@@ -64,12 +64,12 @@ def running(folder: Path, command: str) -> Iterator[None]:
         raise
     except RunFolderError as error:
         if (folder / "config.toml").exists():
-            raise RunFailedError(str(error)) from None
+            raise RunFailedError(f"{error}; go on with: {command}") from None
         raise
     except OSError as error:
         if error.errno == errno.EPIPE or not (folder / "config.toml").exists():
             raise
         raise RunFailedError(
-            f"cannot write to {error.filename or folder}: {error.strerror}; the last checkpoint is intact, "
-            f"go on with: {command}"
+            f"cannot write to {error.filename or folder}: {error.strerror}; what was written before is "
+            f"intact; go on with: {command}"
         ) from None

@@ -10,6 +10,7 @@ import typer
 from coterie.cli import folders
 from coterie.cli.options import Asked, Output, experiment_options
 from coterie.cli.progress import Progress
+from coterie.errors import RunFolderError
 
 RunDir = Annotated[
     Path | None,
@@ -44,11 +45,13 @@ def run(
     """Run one experiment and show what the peers learned."""
     if resume is not None:
         asked.refuse_with("--resume", *(["--run-dir"] if run_dir else []))
+        if not resume.is_dir():
+            raise RunFolderError(f"{resume} does not exist; there is no run to resume")
         folder = resume
     else:
         from coterie.cli import early
 
-        planned = early.check(asked.table())
+        planned = early.check_to_run(asked.table())
         name = (planned.algorithm, planned.data, f"s{planned.seed}")
         folder = run_dir or folders.new_folder(*name)
         folders.refuse_existing(folder, "run")

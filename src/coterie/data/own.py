@@ -100,8 +100,10 @@ def from_peers(
         raise DataError(f"all peers' samples must have one shape; these have {sorted(shapes)}")
     filled = [pair for pair in flat if len(pair[1])]
     x, y = torch.cat([x for x, _ in filled]), torch.cat([y for _, y in filled])
+    if int(y.min()) < 0:
+        raise DataError(f"labels are counted from 0, and one is {int(y.min())}")
     classes = n_classes or max(len(class_names), int(y.max()) + 1)
-    if int(y.min()) < 0 or int(y.max()) >= classes:
+    if int(y.max()) >= classes:
         raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, but there are {classes} classes")
     sizes = [torch.tensor([len(labels) for _, labels in part]) for part in parts]
     starts = np.cumsum([0, *(int(size.sum()) for size in sizes)])
@@ -165,14 +167,15 @@ def _pair(value: Any, who: str) -> Pair:
         value = _read(value, who)
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ConfigError(f"{who}: expected (x, y), (x_train, y_train, x_test, y_test), a dict or a Dataset")
-    x, y = _features(value[0]), torch.as_tensor(np.asarray(value[1]))
-    if y.dim() != 1 or y.is_floating_point() or y.is_complex():
+    labels = np.asarray(value[1].cpu() if isinstance(value[1], Tensor) else value[1])
+    if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise DataError(
-            f"{who}: labels must be one whole number per sample, not {y.dtype} of shape {tuple(y.shape)}"
+            f"{who}: labels must be one whole number per sample, not {labels.dtype} of shape {labels.shape}"
         )
+    x, y = _features(value[0]), torch.from_numpy(labels.astype(np.int64))
     if len(x) != len(y):
         raise DataError(f"{who}: {len(x)} samples but {len(y)} labels")
-    return x, y.long()
+    return x, y
 
 
 def _read(dataset: Dataset[Any], who: str) -> tuple[Tensor, Tensor]:

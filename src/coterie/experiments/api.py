@@ -17,6 +17,7 @@ from coterie.experiments.prepare import Objects
 from coterie.experiments.running import Observer, Run, resume, run
 from coterie.experiments.schema import OWN_OBJECT
 from coterie.protocol import Algorithm
+from coterie.training import Training
 
 
 def simulate(
@@ -42,9 +43,11 @@ def simulate(
     topology: a name, a networkx graph, a list of pairs, or an adjacency array.
     run_dir: a new folder for records, checkpoints and the result; default: keep nothing.
     resume_from: the folder of an interrupted run; pass the same objects again, names are read from it.
-    sections: `training={"lr": 0.1}`, `settings=...`, `splitting=...`, `evaluation=...`,
+    sections: `training={"lr": 0.1}` or a Training, `settings=...`, `splitting=...`, `evaluation=...`,
         `execution=...`, `faults=...`, as in an experiment's TOML file.
     """
+    if isinstance(algorithm, type):
+        raise ConfigError(f"{algorithm.__name__} is a class; pass an instance: {algorithm.__name__}(...)")
     objects = Objects(
         algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
         data=None if isinstance(data, str) else data,
@@ -65,7 +68,8 @@ def simulate(
         "rounds": rounds,
         "seed": seed,
     }
-    for key, value in sections.items():
+    for key, given in sections.items():
+        value = vars(given) if isinstance(given, Training) else given
         table[key] = {**table[key], **value} if isinstance(table.get(key), dict) else value
     experiment = resolve(table)
     return run(

@@ -188,7 +188,7 @@ def _with_defaults(experiment: Experiment, catalogues: Catalogues) -> Experiment
     if experiment.partition != OWN_OBJECT:
         catalogues.partitions.build(experiment.partition)
     if experiment.topology != OWN_OBJECT:
-        catalogues.topologies.build(experiment.topology)
+        catalogues.topologies.build(experiment.topology).check(experiment.peers)
         name = parse_call(experiment.topology)[0]
         if facts.hub and name != "star":
             raise ConfigError(

@@ -149,6 +149,11 @@ def _federation(experiment: Experiment, objects: Objects) -> Federation:
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
         )
+    if objects.partition is not None and not hasattr(objects.partition, "assign"):
+        raise ConfigError(
+            f"a partition is a name such as iid or dirichlet(0.3), or an object with an `assign` method, "
+            f"not {objects.partition!r}"
+        )
     if isinstance(data, Source):
         data = split(
             data,

@@ -161,7 +161,7 @@ class RunFolder:
             file.flush()
         except OSError as error:
             raise RunFolderError(
-                f"cannot write {self.path / name}: {error.strerror}; the last checkpoint is intact"
+                f"cannot write {self.path / name}: {error.strerror}; what was written before is intact"
             ) from None
 
     def _rewrite_csv(self, name: str, round: int) -> list[dict[str, str]]:

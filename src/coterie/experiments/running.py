@@ -77,6 +77,8 @@ class Run:
 
     def model(self, peer: int) -> dict[str, Tensor]:
         """One peer's personal model as a state dict that loads into its module."""
+        if not 0 <= peer < self.peers:
+            raise ConfigError(f"there is no peer {peer}; they have the numbers 0 to {self.peers - 1}")
         alike = next(models for models in self.trained if bool((models.peers == peer).any()))
         row = int((alike.peers == peer).nonzero())
         module = copy.deepcopy(alike.module)

@@ -63,6 +63,8 @@ def trainable_names(module: nn.Module) -> tuple[str, ...]:
 
 def check_module(module: nn.Module) -> None:
     """Refuse what cannot be right in any executor."""
+    if not trainable_names(module):
+        raise ConfigError("the model has no parameters to train (none that requires a gradient)")
     for name, layer in module.named_modules():
         if isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None:
             raise ConfigError(

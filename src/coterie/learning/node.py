@@ -227,8 +227,8 @@ class LearningNode:
         if bool(bad.any()):
             peers = self.ids[bad].tolist()
             shown = ", ".join(map(str, peers[:5])) + (", ..." if len(peers) > 5 else "")
-            when = "before the first round" if self.round < 0 else f"in round {self.round}"
+            when = "before the first round" if self.round < 0 else f"in round {self.round + 1}"
             raise DivergedError(
                 f"the loss of peer {shown} became NaN or infinite {when}; "
-                "try a smaller training.lr or set training.clip"
+                f"try a smaller training.lr{'' if self.training.clip else ' or set training.clip'}"
             )

@@ -6,9 +6,10 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +29,7 @@ _COLUMNS = (
     ("busiest", "busiest\npeer, hub"),
     ("seconds", "\nseconds"),
 )
+_ABOUT_ACCURACY = 6  # columns; they stand in a table of their own where all do not fit side by side
 
 
 def show(*items: Any) -> None:
@@ -40,7 +42,7 @@ def show(*items: Any) -> None:
 
 def summary(
     results: Sequence[Result], labels: Sequence[str] | None = None, local: Result | None = None
-) -> Table:
+) -> Summary:
     """A row for each result: distribution over peers, both points, gain over Local, traffic, time.
 
     local: the run of Local on the same data; without it the gain is unknown.
@@ -52,7 +54,7 @@ def summary(
 
 def summary_over_seeds(
     groups: Sequence[Sequence[Result]], labels: Sequence[str], local: Sequence[Result]
-) -> Table:
+) -> Summary:
     """A row for each algorithm: mean ± standard deviation over seeds of every number."""
     return _table(groups, labels, local)
 
@@ -77,7 +79,7 @@ def mean_of(result: Result, key: str, statistic: str = "mean") -> float | None:
 
 def _table(
     groups: Sequence[Sequence[Result]], labels: Sequence[str], local: Sequence[Result] | None
-) -> Table:
+) -> Summary:
     first = groups[0][0]
     seeds = len(groups[0])
     title = f"{first['peers']} peers, {first['data']}, {first['partition']}, {first['model']}, "
@@ -87,17 +89,42 @@ def _table(
     )
     if seeds > 1:
         caption += "; ±: over seeds"
-    table = Table(title=title, caption=caption, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    table.add_column("\nalgorithm", no_wrap=seeds == 1, overflow="fold")
-    for _, header in _COLUMNS:
-        table.add_column(header, justify="right", no_wrap=True)
-    for label, group in zip(labels, groups, strict=True):
+    rows = []
+    for group in groups:
         cells = [_cells(result, local[i] if local else None) for i, result in enumerate(group)]
         point = {"after_local": "local", "after_mixing": "mixing"}[group[0]["point"]]
-        table.add_row(
-            Text(label), *(_cell(key, [c[key] for c in cells], key == point) for key, _ in _COLUMNS)
+        rows.append([_cell(key, [c[key] for c in cells], key == point) for key, _ in _COLUMNS])
+    return Summary(title, caption, labels, rows)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table with a row for each algorithm, in two parts below each other on a narrow terminal."""
+
+    title: str
+    caption: str
+    labels: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._part(slice(None), self.title, self.caption)
+        if console.measure(whole, options=options.update(max_width=10_000)).maximum <= options.max_width:
+            yield whole
+            return
+        yield self._part(slice(_ABOUT_ACCURACY), self.title, None)
+        yield ""
+        yield self._part(slice(_ABOUT_ACCURACY, None), None, self.caption)
+
+    def _part(self, columns: slice, title: str | None, caption: str | None) -> Table:
+        table = Table(
+            title=title, caption=caption, box=None, header_style="bold", padding=(0, 1), pad_edge=False
         )
-    return table
+        table.add_column("\nalgorithm", overflow="fold")
+        for column in _COLUMNS[columns]:
+            table.add_column(column[1], justify="right", no_wrap=True)
+        for label, row in zip(self.labels, self.rows, strict=True):
+            table.add_row(Text(label), *list(row)[columns])
+        return table
 
 
 def _cells(result: Result, local: Result | None) -> dict[str, float | None]:

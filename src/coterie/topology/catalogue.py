@@ -35,9 +35,12 @@ class Spec(ABC):
         """Rounds of equal phase have the same graph; a static graph has one phase."""
         return round if self.varies() else 0
 
+    def check(self, peers: int) -> None:  # noqa: B027  (most graphs exist for any number of peers)
+        """TopologyError if no such graph exists. Needs no PyTorch, so that a mistake is found at once."""
+
     @abstractmethod
     def links(self, peers: int, seed: int, phase: int) -> Links:
-        """The links of one phase, in any order; TopologyError if no such graph exists."""
+        """The links of one phase, in any order, of a graph that exists."""
 
 
 topologies: Registry[Spec] = Registry("topology")

@@ -29,13 +29,15 @@ class Directed(Spec):
     def varies(self) -> bool:
         return True
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def check(self, peers: int) -> None:
         if not 1 <= self.k < peers:
             raise TopologyError(
                 f"directed({self.k}): with {peers} peers each has {peers - 1} others to send to; "
                 f"k must be from 1 to {peers - 1}"
             )
         check_size(f"directed({self.k}) with {peers} peers", peers * self.k)
+
+    def links(self, peers: int, seed: int, phase: int) -> Links:
         here = torch.arange(peers)
         others = stream(seed, "directed", phase, here).sample(self.k, peers - 1)  # (peers, k)
         others = others + (others >= here[:, None])  # number the others without oneself
@@ -61,11 +63,13 @@ class Exponential(Spec):
     def phase(self, round: int, peers: int) -> int:
         return round % max(len(_powers(peers)), 1) if self.varies() else 0
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def check(self, peers: int) -> None:
         if self.form not in ("all", "one"):
             raise TopologyError(
                 f"exponential({self.form}) does not exist; use exponential or exponential(one)"
             )
+
+    def links(self, peers: int, seed: int, phase: int) -> Links:
         hops = _powers(peers)
         if self.form == "one":
             hops = hops[phase : phase + 1]

@@ -31,6 +31,9 @@ class Edges(Spec):
     def is_directed(self) -> bool:
         return self.directed
 
+    def check(self, peers: int) -> None:
+        _read(self.file, peers)
+
     def links(self, peers: int, seed: int, phase: int) -> Links:
         pairs = torch.tensor(_read(self.file, peers), dtype=torch.long).reshape(-1, 2)
         senders, receivers = pairs.unbind(dim=1)

@@ -26,8 +26,10 @@ class Ring(Spec):
 class Full(Spec):
     """Everyone is everyone's neighbour."""
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def check(self, peers: int) -> None:
         check_size(f"full with {peers} peers", peers * (peers - 1))
+
+    def links(self, peers: int, seed: int, phase: int) -> Links:
         pair = torch.arange(peers * peers)
         return pair % peers, pair // peers
 
@@ -52,6 +54,9 @@ class Grid(Spec):
     rows: int = 0
     cols: int = 0
 
+    def check(self, peers: int) -> None:
+        _rows_and_cols("grid", self.rows, self.cols, peers)
+
     def links(self, peers: int, seed: int, phase: int) -> Links:
         rows, cols = _rows_and_cols("grid", self.rows, self.cols, peers)
         place = torch.arange(peers).view(rows, cols)
@@ -67,6 +72,9 @@ class Torus(Spec):
 
     rows: int = 0
     cols: int = 0
+
+    def check(self, peers: int) -> None:
+        _rows_and_cols("torus", self.rows, self.cols, peers)
 
     def links(self, peers: int, seed: int, phase: int) -> Links:
         rows, cols = _rows_and_cols("torus", self.rows, self.cols, peers)

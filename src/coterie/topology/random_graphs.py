@@ -21,9 +21,11 @@ class _Redrawn(Spec):
     every: int
 
     def varies(self) -> bool:
+        return self.every > 0
+
+    def check(self, peers: int) -> None:
         if self.every < 0:
             raise TopologyError(f"every={self.every}: 0 keeps one graph, n draws a new one each n rounds")
-        return self.every > 0
 
     def phase(self, round: int, peers: int) -> int:
         return round // self.every if self.varies() else 0
@@ -37,7 +39,8 @@ class RandomRegular(_Redrawn):
     k: int
     every: int = 0
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def check(self, peers: int) -> None:
+        super().check(peers)
         asked = f"random-regular({self.k}) with {peers} peers"
         _check_degree(asked, self.k, peers)
         if peers * self.k % 2:
@@ -47,6 +50,8 @@ class RandomRegular(_Redrawn):
                 f"use {around or 'more peers'}, or an even number of peers such as {peers + 1}"
             )
         check_size(asked, peers * self.k)
+
+    def links(self, peers: int, seed: int, phase: int) -> Links:
         return _links(random_regular(peers, self.k, numpy_generator(seed, "random-regular", phase)))
 
 
@@ -58,10 +63,13 @@ class ErdosRenyi(_Redrawn):
     p: float
     every: int = 0
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def check(self, peers: int) -> None:
+        super().check(peers)
         asked = f"erdos-renyi({self.p:g}) with {peers} peers"
         check_probability(asked, "p", self.p)
         check_size(asked, self.p * peers * (peers - 1))
+
+    def links(self, peers: int, seed: int, phase: int) -> Links:
         return _links(random_pairs(peers, self.p, numpy_generator(seed, "erdos-renyi", phase)))
 
 
@@ -73,7 +81,7 @@ class SmallWorld(Spec):
     k: int
     p: float = 0.1
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def check(self, peers: int) -> None:
         asked = f"small-world({self.k},{self.p:g}) with {peers} peers"
         check_probability(asked, "p", self.p)
         _check_degree(asked, self.k, peers)
@@ -82,6 +90,8 @@ class SmallWorld(Spec):
                 f"{asked}: k must be even, half on each side; use {self.k - 1} or {self.k + 1}"
             )
         check_size(asked, peers * self.k)
+
+    def links(self, peers: int, seed: int, phase: int) -> Links:
         graph = networkx.watts_strogatz_graph(peers, self.k, self.p, seed=digest(seed, "small-world"))
         edges = np.array(list(graph.edges()), dtype=np.int64).reshape(-1, 2)
         return _links((edges[:, 0], edges[:, 1]))
@@ -104,26 +114,25 @@ class Fading(Spec):
 
     def threshold(self, peers: int) -> float:
         """The least gain that carries a message: P(gain >= threshold) = k / (peers - 1)."""
-        if peers == 1:
-            return math.inf  # nobody to reach
-        if not 0.0 <= self.k <= peers - 1:
+        return math.log((peers - 1) / self.k) if self.k and peers > 1 else math.inf  # nobody to reach
+
+    def check(self, peers: int) -> None:
+        if peers > 1 and not 0.0 <= self.k <= peers - 1:
             raise TopologyError(
                 f"fading({self.k:g}): {peers} peers can reach from 0 to {peers - 1} others on average"
             )
-        return math.log((peers - 1) / self.k) if self.k else math.inf
+        check_size(f"fading({self.k:g}) with {peers} peers", self.k * peers)
 
     def links(self, peers: int, seed: int, phase: int) -> Links:
         up = math.exp(-self.threshold(peers))
-        check_size(f"fading({self.k:g}) with {peers} peers", up * peers * (peers - 1))
         return _links(random_pairs(peers, up, numpy_generator(seed, "fading", phase)))
 
 
 def _check_degree(asked: str, k: int, peers: int) -> None:
     if not 1 <= k < peers:
         can = f"k from 1 to {peers - 1}" if peers > 1 else "no k at all"
-        raise TopologyError(
-            f"{asked} does not exist: {peers} peers allow {can}; k={k} needs {max(k, 1) + 1} peers"
-        )
+        more = f"; k={k} needs {k + 1} peers" if k >= 1 else ""
+        raise TopologyError(f"{asked} does not exist: {peers} peers allow {can}{more}")
 
 
 def _links(edges: tuple[Ids, Ids]) -> Links:

@@ -41,6 +41,7 @@ class Scheduled(Topology):
     def __init__(self, spec: Spec, peers: int, seed: int) -> None:
         if peers < 1:
             raise TopologyError(f"a topology needs at least 1 peer, not {peers}")
+        spec.check(peers)
         self.spec, self.peers, self.seed = spec, peers, seed
         self.nodes = peers + 1 if spec.has_hub() else peers
         self.hub = peers if spec.has_hub() else None
