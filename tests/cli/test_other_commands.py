@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coterie.cli.blueprints import catalogues
+from coterie.cli.listing import kind_of_algorithm
 from coterie.experiments.schema import Experiment
 
 Command = Callable[..., Any]
@@ -27,9 +28,39 @@ def test_list_shows_every_name(coterie: Command, kind: str, catalogue: str) -> N
 
 def test_list_without_a_kind_shows_all(coterie: Command) -> None:
     text = coterie("list").stdout
-    assert all(
-        name in text for name in ("d-psgd(mixing=uniform)", "digits", "mlp(hidden=128)", "iid", "ring")
-    )
+    assert all(name in text for name in ("d-psgd", "digits", "mlp(hidden=128)", "iid", "ring"))
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_list_shows_what_every_algorithm_sends_whole(
+    coterie: Command, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr("coterie.reporting.tables.NARROWEST", width)
+    text = coterie("list", "algorithms").stdout
+    assert max(map(len, text.splitlines())) <= width
+    for name, entry in zip(catalogues().algorithms, entries(text), strict=True):
+        facts = catalogues().algorithms[name].facts
+        assert entry.startswith(f"{name} ")
+        assert f" {facts.paper}; {kind_of_algorithm(facts)}; measured" in entry
+        assert entry.endswith(f"communication per round: {facts.communication}")
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_list_crops_nothing(coterie: Command, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr("coterie.reporting.tables.NARROWEST", width)
+    assert "…" not in coterie("list").stdout
+
+
+def entries(listed: str) -> list[str]:
+    """Each in one line; an indented line goes on with the one before."""
+    found: list[str] = []
+    for line in filter(str.strip, listed.splitlines()[2:]):
+        words = " ".join(line.split())
+        if line.startswith(" "):
+            found[-1] += f" {words}"
+        else:
+            found.append(words)
+    return found
 
 
 @pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in getattr(catalogues(), kind)])
