@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.algorithms.blend_dfl import BlendDFL
+from coterie.algorithms.blend_dfl import BlendDFL, BlendState
 from coterie.algorithms.d_psgd import DPSGD
 from coterie.data import from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, Workers
 from coterie.learning.distillation import class_weights, kl_divergence
-from coterie.protocol import Algorithm, Samples
+from coterie.protocol import Algorithm, Batch, Samples
 from coterie.simulation import Simulation
 from coterie.topology import Graph, Topology, make
 from coterie.training import Training
@@ -180,6 +181,53 @@ def test_kl_divergence_is_that_of_the_softened_distributions() -> None:
     assert bool((found > 0).all())
     shifted = torch.tensor(student)[None]  # softmax does not see a constant
     assert float(kl_divergence(shifted, shifted + 7.0, 3.0).abs().max()) < 1e-12
+
+
+# y of two batches, and the weights of eq. 12 half-way: counts 3 and 1 give beta 1/2 and 3/2.
+BATCHES = [[0, 0, 0, 2], [1, 3, 3, 3]]
+HALF_WAY = np.array([[0.75, 0.75, 0.75, 1.25], [1.25, 0.75, 0.75, 0.75]])
+
+
+def loss_of(blend: BlendDFL, teacher: Array, student: Array, taught: float = 1.0) -> Array:
+    """The algorithm's own loss of both batches, in the middle of its rounds."""
+    state = BlendState({}, torch.tensor(teacher), torch.full((2,), taught))
+    node: Any = SimpleNamespace(round=2, rounds=5)
+    index = torch.tensor([[3, 0, 2, 1], [0, 1, 2, 3]])  # of the samples in the teachers' table
+    y, rows = torch.tensor(BATCHES), torch.arange(2)
+    prepared = blend.prepare(state, node)(Samples(y, rows, index, None))
+    batch = Batch(y, rows, index, None, torch.zeros(2, 4, 1), prepared=prepared)
+    logits = np.take_along_axis(student, index.numpy()[..., None], 1)
+    return blend.loss(torch.tensor(logits), batch).numpy()
+
+
+def test_the_value_of_the_loss_is_cross_entropy_and_distillation() -> None:
+    rng = np.random.default_rng(8)
+    teacher, student = rng.normal(size=(2, 2, 4, CLASSES))
+    order = [[3, 0, 2, 1], [0, 1, 2, 3]]
+    for temperature in (1.0, 3.0):
+        blend = BlendDFL(kd_weight=0.7, temperature=temperature)
+        found, untaught = loss_of(blend, teacher, student), loss_of(blend, teacher, student, taught=0.0)
+        for row in range(2):
+            z, z_teacher, w = student[row][order[row]], teacher[row][order[row]], HALF_WAY[row]
+            ce = -np.log(softmax(z)[np.arange(4), BATCHES[row]])
+            p, q = softmax(z_teacher / temperature), softmax(z / temperature)
+            kl = (p * np.log(p / q)).sum(1)
+            expected_ce, kd = (w * ce).sum() / w.sum(), temperature**2 * (w * kl).sum() / w.sum()
+            assert kd > 0
+            assert untaught[row] == pytest.approx(expected_ce, rel=1e-6)
+            assert found[row] == pytest.approx(expected_ce + 0.7 * kd, rel=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_distillation_is_zero_where_the_student_is_its_teacher_and_never_negative(temperature: float) -> None:
+    rng = np.random.default_rng(9)
+    blend = BlendDFL(kd_weight=2.0, temperature=temperature)
+    for scale in (0.01, 1.0, 10.0):
+        teacher, student = scale * rng.normal(size=(2, 2, 4, CLASSES))
+        same = loss_of(blend, teacher, teacher) - loss_of(blend, teacher, teacher, taught=0.0)
+        other = loss_of(blend, teacher, student) - loss_of(blend, teacher, student, taught=0.0)
+        np.testing.assert_allclose(same, 0.0, atol=1e-5 * max(1.0, scale))
+        assert (other > 0).all()
 
 
 def test_squared_temperature_keeps_the_order_of_the_gradient() -> None:

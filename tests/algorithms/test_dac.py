@@ -129,6 +129,47 @@ def test_a_round_of_dac_by_hand(small_simulation: Maker) -> None:
             assert float(state.scores[peer, other]) == pytest.approx(1 / loss, rel=1e-5)
 
 
+def one_step(start: Tensor, bias: Tensor, x: Any, y: Any, lr: float) -> Any:
+    """Softmax regression's weights after one gradient step on all samples, in NumPy."""
+    z = x @ start.numpy().T + bias.numpy()
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    return start.numpy() - lr * (p - np.eye(CLASSES)[y]).T @ x / len(y)
+
+
+@pytest.mark.parametrize("algorithm", [DAC(), DACVar()])
+def test_one_local_training_phase_precedes_the_first_round(algorithm: DAC, small_simulation: Maker) -> None:
+    run = small_simulation(algorithm, "full", sizes=SIZES, network=linear(), own_module=linear)
+    start, data = run.blocks[0].node.initial(), run.federation
+    for peer in range(6):
+        mine = data.train.of(peer)
+        x, y = data.x[mine].numpy(), data.y[mine].numpy()
+        expected = one_step(start["0.weight"][peer], start["0.bias"][peer], x, y, 0.1)
+        np.testing.assert_allclose(weights_now(run)[peer], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "taus"),
+    [
+        (DAC(tau=7.0), [7.0, 7.0, 7.0]),
+        (DACVar(tau=30.0), [1.0, 60 / (1 + np.exp(-0.2)) - 29, 60 / (1 + np.exp(-0.4)) - 29]),
+    ],
+)
+def test_rounds_choose_with_tau_of_their_time(
+    algorithm: DAC, taus: list[float], small_simulation: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def watched(scores: Tensor, possible: Tensor, tau: float) -> Tensor:
+        used.append(tau)
+        return probabilities(scores, possible, tau)
+
+    monkeypatch.setattr("coterie.algorithms.dac.probabilities", watched)
+    run = small_simulation(algorithm, "full", sizes=SIZES, training=STILL, network=linear())
+    for _ in taus:
+        run.step(evaluate=False)
+    assert used == pytest.approx(taus)
+
+
 def test_tau_of_the_variant() -> None:
     assert DACVar(tau=30).tau_in(0) == pytest.approx(1.0)
     assert DACVar(tau=30).tau_in(5) == pytest.approx(60 / (1 + np.exp(-1.0)) - 29)

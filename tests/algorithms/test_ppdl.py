@@ -128,6 +128,36 @@ def test_reward_baseline_subtracts_the_accuracy_before_averaging(simulation: Mak
     torch.testing.assert_close(run.blocks[0].state.bandit.pseudo[:, 0, 3], (after - before).double())
 
 
+def one_step(start: Tensor, bias: Tensor, x: Any, y: Any, lr: float) -> Any:
+    """Softmax regression's weights after one gradient step on all samples, in NumPy."""
+    z = x @ start.numpy().T + bias.numpy()
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    return start.numpy() - lr * (p - np.eye(CLASSES)[y]).T @ x / len(y)
+
+
+@pytest.mark.parametrize("algorithm", [PPDL(), PPDLVar()])
+def test_one_local_training_phase_precedes_the_first_round(algorithm: PPDL, simulation: Maker) -> None:
+    run = simulation(algorithm, training=Training(epochs=1, batch_size=1000, lr=0.1, clip=0.0))
+    start, data = run.blocks[0].node.initial(), run.federation
+    for peer in range(6):
+        mine = data.train.of(peer)
+        x, y = data.x[mine].numpy(), data.y[mine].numpy()
+        expected = one_step(start["0.weight"][peer], start["0.bias"][peer], x, y, 0.1)
+        np.testing.assert_allclose(weights_now(run)[peer], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_rounds_of_the_variant_use_q_of_their_time(simulation: Maker) -> None:
+    """What each round adds for arms that share two nodes with the pulled one: min(r + q(t) / 2, 1)."""
+    run = simulation(PPDLVar())
+    for q in (0.5, 0.5, 0.43 * 0.9 + 0.07, 0.43 * 0.81 + 0.07):
+        before = run.blocks[0].state.bandit.pseudo.sum(1)
+        run.step(evaluate=False)
+        added = run.blocks[0].state.bandit.pseudo.sum(1) - before  # (peers, overlap)
+        reward = added[:, 3]
+        assert bool((reward + q / 2 < 1).any())
+        torch.testing.assert_close(added[:, 2], (reward + q / 2).clamp(max=1))
+
+
 def test_q_of_the_variant() -> None:
     values = [PPDLVar().q_in(t) for t in range(3)]
     assert values == pytest.approx([0.5, 0.5, 0.43 * 0.9 + 0.07])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from coterie.cli.blueprints import catalogues
+from coterie.cli.explain import _settings
+from coterie.cli.listing import kind_of_algorithm
 from coterie.experiments.schema import Experiment
 
 Command = Callable[..., Any]
@@ -27,9 +30,39 @@ def test_list_shows_every_name(coterie: Command, kind: str, catalogue: str) -> N
 
 def test_list_without_a_kind_shows_all(coterie: Command) -> None:
     text = coterie("list").stdout
-    assert all(
-        name in text for name in ("d-psgd(mixing=uniform)", "digits", "mlp(hidden=128)", "iid", "ring")
-    )
+    assert all(name in text for name in ("d-psgd", "digits", "mlp(hidden=128)", "iid", "ring"))
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_list_shows_what_every_algorithm_sends_whole(
+    coterie: Command, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr("coterie.reporting.tables.NARROWEST", width)
+    text = coterie("list", "algorithms").stdout
+    assert max(map(len, text.splitlines())) <= width
+    for name, entry in zip(catalogues().algorithms, entries(text), strict=True):
+        facts = catalogues().algorithms[name].facts
+        assert entry.startswith(f"{name} ")
+        assert f" {facts.paper}; {kind_of_algorithm(facts)}; measured" in entry
+        assert entry.endswith(f"communication per round: {facts.communication}")
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_list_crops_nothing(coterie: Command, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr("coterie.reporting.tables.NARROWEST", width)
+    assert "…" not in coterie("list").stdout
+
+
+def entries(listed: str) -> list[str]:
+    """Each in one line; an indented line goes on with the one before."""
+    found: list[str] = []
+    for line in filter(str.strip, listed.splitlines()[2:]):
+        words = " ".join(line.split())
+        if line.startswith(" "):
+            found[-1] += f" {words}"
+        else:
+            found.append(words)
+    return found
 
 
 @pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in getattr(catalogues(), kind)])
@@ -48,6 +81,21 @@ def test_explain_shows_equations_settings_presets_and_differences(coterie: Comma
     assert "blend-dfl: training.epochs = 5" in text
     assert "Differs from the paper" in text
     assert "after mixing" in text
+
+
+def test_explain_says_what_settings_mean(coterie: Command) -> None:
+    """In the papers' symbols, from the comments in the source; inherited ones too."""
+    shown = {name: coterie("explain", name).stdout for name in ("kd-pdfl", "ppdl-var", "pfedme", "fedprox")}
+    assert "exchange_every  int, default 20  (T_ex)" in shown["kd-pdfl"]
+    assert "default 3  (M)" in shown["ppdl-var"]
+    assert "default 15.0  (lambda)" in shown["pfedme"]
+    assert "default 1.0  (fraction of clients per round)" in shown["fedprox"]
+    assert "mu1             float, default 1.0\n" in shown["kd-pdfl"]
+
+
+def test_settings_are_explained_without_a_source_too() -> None:
+    made = dataclasses.make_dataclass("Made", [("width", int, 3)])
+    assert list(_settings(made)) == ["", "settings", "  width  int, default 3"]
 
 
 def test_data_show_prints_and_plots_the_labels(coterie: Command, folder: Path) -> None:

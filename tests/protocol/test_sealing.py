@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from torch import Tensor
 from coterie.errors import ContractError, SealedError, SecureSumError
 from coterie.protocol import Parcel, SealedInbox, Tree
 from coterie.protocol.fixed_point import quantised_sum
-from coterie.protocol.sealing import MaskedInbox, QuantisedInbox
-from coterie.protocol.secure_sum import agreed_encoding
+from coterie.protocol.sealing import MaskedInbox, OneTimeInbox, QuantisedInbox
+from coterie.protocol.secure_sum import Member, OneTimeMember, PairwiseMember, agreed_encoding
 from coterie.protocol.trees import leaves
 
 
@@ -28,9 +29,8 @@ class Post:
     arrived: list[Parcel]
     missing: list[Parcel]
 
-    def inboxes(self) -> tuple[QuantisedInbox, MaskedInbox]:
-        quantised = QuantisedInbox(self.arrived, self.rows, missing=self.missing)
-        return quantised, MaskedInbox(self.arrived, self.rows, missing=self.missing)
+    def inbox(self, kind: type[QuantisedInbox]) -> QuantisedInbox:
+        return kind(self.arrived, self.rows, missing=self.missing)
 
 
 def payload(rng: np.random.Generator, rows: int) -> Tree:
@@ -77,17 +77,18 @@ def received(parcels: Sequence[Parcel], row: int) -> int:
     return sum(int((parcel.rows == row).sum()) for parcel in parcels)
 
 
+@pytest.mark.parametrize("kind", [MaskedInbox, OneTimeInbox])
 @settings(max_examples=25)
-@given(posts())
-def test_quantised_and_masked_sums_are_the_same_bits(post: Post) -> None:
-    quantised, masked = post.inboxes()
+@given(post=posts())
+def test_quantised_and_masked_sums_are_the_same_bits(kind: type[MaskedInbox], post: Post) -> None:
+    quantised, masked = post.inbox(QuantisedInbox), post.inbox(kind)
     assert_same_bits(quantised.sum(), masked.sum())
     assert quantised.count.tolist() == masked.count.tolist()
 
 
 @given(posts())
 def test_sums_are_near_the_plain_ones_where_enough_answer(post: Post) -> None:
-    quantised, _ = post.inboxes()
+    quantised = post.inbox(QuantisedInbox)
     plain = SealedInbox(post.arrived, post.rows)
     total, expected = numbers(quantised.sum()), numbers(plain.sum())
     largest = max(float(value.abs().max()) for parcel in post.arrived for _, value in leaves(parcel.payload))
@@ -120,6 +121,22 @@ def test_order_and_blocks_of_messages_change_no_bit(post: Post, seed: int) -> No
         assert_same_bits(cut.sum(), whole.sum())
 
 
+@pytest.mark.parametrize(("kind", "member"), [(MaskedInbox, PairwiseMember), (OneTimeInbox, OneTimeMember)])
+def test_each_kind_runs_its_own_form_of_the_secure_sum(
+    kind: type[MaskedInbox], member: type[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masking = []
+    original = Member.mask
+
+    def mask(self: Member, boxes: Any) -> Any:
+        masking.append(type(self))
+        return original(self, boxes)
+
+    monkeypatch.setattr(Member, "mask", mask)
+    kind([messages([torch.ones(2)] * 3, [0, 0, 0])], 1).sum()
+    assert masking == [member] * 3
+
+
 def messages(values: Sequence[Tensor], rows: Sequence[int]) -> Parcel:
     source = torch.arange(len(values))
     return Parcel({"x": torch.stack(list(values))}, source, torch.tensor(rows), source)
@@ -132,7 +149,7 @@ def test_the_sum_is_that_of_the_vectors_within_the_largest_range() -> None:
     assert torch.equal(total, expected.float()[None])
 
 
-@pytest.mark.parametrize("kind", [QuantisedInbox, MaskedInbox])
+@pytest.mark.parametrize("kind", [QuantisedInbox, MaskedInbox, OneTimeInbox])
 def test_who_gets_nothing(kind: type[QuantisedInbox]) -> None:
     """Row 0 has one sender, row 1 two of four answers, row 2 two of three, row 3 nobody."""
     ones = [torch.ones(2)] * 5
@@ -142,7 +159,7 @@ def test_who_gets_nothing(kind: type[QuantisedInbox]) -> None:
     torch.testing.assert_close(numbers(inbox.sum())["x"], expected)
 
 
-@pytest.mark.parametrize("kind", [QuantisedInbox, MaskedInbox])
+@pytest.mark.parametrize("kind", [QuantisedInbox, MaskedInbox, OneTimeInbox])
 def test_what_cannot_be_sealed(kind: type[QuantisedInbox]) -> None:
     assert kind([], 2).sum() == {}
     whole_numbers = kind([messages([torch.ones(1, dtype=torch.long)] * 2, [0, 0])], 1)

@@ -1,4 +1,4 @@
-"""Sealed algorithms under the three ways to add up: two give the same bits, the third is near."""
+"""Sealed algorithms under the four ways to add up: three give the same bits, the fourth is near."""
 
 from __future__ import annotations
 
@@ -108,9 +108,12 @@ def faulty() -> Topology:
 
 @pytest.mark.parametrize("faults", [False, True], ids=["healthy", "faulty"])
 @pytest.mark.parametrize("name", SEALED)
-def test_quantised_and_masked_are_the_same_bits(name: str, faults: bool, play: Play) -> None:
+@pytest.mark.parametrize("sealing", ["masked", "one-time"])
+def test_quantised_and_masked_are_the_same_bits(
+    name: str, faults: bool, sealing: Sealing, play: Play
+) -> None:
     topology = faulty() if faults else None
-    quantised, masked = (play(name, sealing, topology=topology) for sealing in ("quantised", "masked"))
+    quantised, masked = (play(name, kind, topology=topology) for kind in ("quantised", sealing))
     assert_same_bits(quantised, masked)
     assert torch.equal(quantised.totals.bytes_sent, masked.totals.bytes_sent), "payloads are what counts"
 
@@ -137,7 +140,7 @@ def test_shards_and_workers_do_not_matter(name: str, play: Play) -> None:
     assert not differ(cut.personal(), whole.personal())
 
 
-@pytest.mark.parametrize("sealing", ["quantised", "masked"])
+@pytest.mark.parametrize("sealing", ["quantised", "masked", "one-time"])
 def test_a_single_sender_is_never_opened(sealing: Sealing, play: Play) -> None:
     """On a directed ring everyone has one sender: plain mixes, a secure sum does not open."""
     links = np.roll(np.eye(len(SIZES)), 1, axis=0)
@@ -160,9 +163,10 @@ def test_as_an_option_of_an_experiment() -> None:
         sealing: coterie.simulate(
             "gossip-fedavg", execution={"sealing": sealing, "executor": "stacked"}, **small
         )
-        for sealing in ("plain", "quantised", "masked")
+        for sealing in ("plain", "quantised", "masked", "one-time")
     }
     for name, value in runs["masked"].params.items():
         assert torch.equal(value, runs["quantised"].params[name])
+        assert torch.equal(value, runs["one-time"].params[name])
         torch.testing.assert_close(value, runs["plain"].params[name], rtol=1e-4, atol=1e-5)
     assert len({run.result()["bytes_sent_per_peer"] for run in runs.values()}) == 1

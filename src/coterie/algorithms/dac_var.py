@@ -15,7 +15,10 @@ class DACVar(DAC):
 
         tau(t) = 2 a / (1 + exp(-0.2 t)) - a + 1,   a = tau
 
-    so tau(0) = 1, and tau(t) goes to tau + 1. Everything else is as in dac.
+    so tau(0) = 1, and tau(t) goes to tau + 1.
+
+    Differs from the paper: the schedule is that of the authors' code. Everything else, and what differs, is
+    as in dac.
     """
 
     facts = Facts(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import adopt, mean_at_hub, require_fraction
 from coterie.algorithms.gossip_fedavg import weighted
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import (
     Algorithm,
@@ -79,6 +80,13 @@ class Ditto(PersonalBesideHub):
             "training.lr_decay": 0.998,
             "training.weight_decay": 5e-4,
             "training.clip": 10.0,
+        },
+        "dfedpgp": {
+            "pull": 0.5,
+            "participation": 0.1,
+            "global_epochs": 2,  # 5 in all, like the others; split as in Dis-PFL's comparison
+            "personal_epochs": 3,
+            **DFEDPGP_TRAINING,
         },
     }
 

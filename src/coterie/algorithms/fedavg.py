@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor
 
 from coterie.algorithms.gossip_fedavg import weighted
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.partial import pick
 from coterie.protocol import (
@@ -17,6 +18,7 @@ from coterie.protocol import (
     ModelState,
     Node,
     Params,
+    Presets,
     Round,
     everyone,
     from_hub,
@@ -90,6 +92,9 @@ class FedAvg(HubAverage):
 
     finetune_epochs > 0 (FedAvg-FT): after mixing, every client is measured with a copy of the new w that it
     trained for so many epochs on its own data; the federation goes on from w.
+
+    Differs from the paper: the hub keeps w in a round in which nothing arrives, and the number of sampled
+    clients is rounded to the nearest, at least 1.
     """
 
     finetune_epochs: int = 0
@@ -101,6 +106,11 @@ class FedAvg(HubAverage):
         personal=False,
         hub=True,
     )
+    presets: ClassVar[Presets] = {
+        "dfedpgp": {"participation": 0.1, **DFEDPGP_TRAINING},
+        "pfedkd-wcl": {"participation": 0.25, **PFEDKD_WCL_TRAINING},  # MNIST: 5 of 20 clients
+        "pfedkd-wcl-synthetic": {"participation": 0.1, **PFEDKD_WCL_TRAINING},  # 10 of 100
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

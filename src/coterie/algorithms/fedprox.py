@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.protocol import Facts, Node, Params
+from coterie.protocol import Facts, Node, Params, Presets
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class FedProx(FedAvg):
         personal=False,
         hub=True,
     )
+    presets: ClassVar[Presets] = {
+        name: {"mu": 0.01, **FedAvg.presets[name]} for name in ("pfedkd-wcl", "pfedkd-wcl-synthetic")
+    }
 
     def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
         return {"proximal": (self.mu, received)}

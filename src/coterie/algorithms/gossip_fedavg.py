@@ -20,6 +20,9 @@ class GossipFedAvg(ModelAlgorithm):
 
     sealed=False: neighbours may see each other's models. Between real peers that do not keep step it must be
     so: a secure sum needs its members in the same round.
+
+    Differs from the paper: there is no server. Each node averages over its neighbours and itself, so that
+    nodes differ unless all are neighbours, and everyone takes part in every round.
     """
 
     sealed: bool = True

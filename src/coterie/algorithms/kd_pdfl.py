@@ -85,7 +85,7 @@ class KDPDFL(Algorithm[CollaborationState]):
     )
     presets: ClassVar[Presets] = {
         "paper": {**IOT, "broadcast": "overwrite", "c_base": 600.0},
-        "emnist": {**EMNIST, "broadcast": "overwrite", "c_base": 600.0},
+        "emnist": {**EMNIST, "broadcast": "overwrite", "c_base": 3000.0},  # 6 times 500 samples
     }
 
     def __post_init__(self) -> None:

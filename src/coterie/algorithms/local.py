@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
+from coterie.algorithms.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING, PPDL_TRAINING
 from coterie.learning.checkpointing import Best
-from coterie.protocol import Algorithm, Facts, Node, Params, Round
+from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Local(Algorithm[LocalState]):
     that sample some clients per round, Local therefore trains more, since it trains everywhere.
     Both points of a round show the same model: there is no mixing. With `best` it is the one with the lowest
     loss so far on the node's validation data, as PPDL and its other baselines report it.
+
+    Differs from the paper: it has none of its own. Every node trains in every round, also where the methods
+    that it is compared with sample clients; pFedKD-WCL has no such row, and needs one.
     """
 
     best: bool = False
@@ -35,6 +40,11 @@ class Local(Algorithm[LocalState]):
     facts = Facts(
         paper="baseline", measured="after_local", communication="none", free_running=True, architectures=True
     )
+    presets: ClassVar[Presets] = {
+        "ppdl": {"best": True, **PPDL_TRAINING},
+        "dfedpgp": dict(DFEDPGP_TRAINING),
+        "pfedkd-wcl": dict(PFEDKD_WCL_TRAINING),
+    }
 
     def init(self, node: Node) -> LocalState:
         params = node.initial()

@@ -18,10 +18,12 @@ class Oracle(RandomGossip):
         G <- M nodes of one's own cluster, or all of them when there are fewer; then as random gossip
 
     No real node could know the clusters: it shows what perfect selection would give.
+
+    Differs from the paper: nothing known. Where a cluster has fewer than M others, all of them are taken.
     """
 
     facts = Facts(
-        paper="Listo Zec et al. 2023 (baseline)",
+        paper="Listo Zec et al. 2025 (baseline)",
         measured="after_local",
         communication="one model from each of M peers",
         sealed=True,

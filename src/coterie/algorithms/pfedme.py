@@ -71,6 +71,7 @@ class PFedMe(PersonalBesideHub):
     presets: ClassVar[Presets] = {
         "paper": {**_PAPER, "pull": 15.0, "personal_lr": 0.1, "participation": 0.25},  # MNIST
         "paper-synthetic": {**_PAPER, "pull": 20.0, "personal_lr": 0.01, "participation": 0.1},
+        "paper-synthetic-mlp": {**_PAPER, "pull": 30.0, "personal_lr": 0.01, "participation": 0.1},
     }
 
     def __post_init__(self) -> None:

@@ -1,14 +1,15 @@
-"""Random gossip: the baseline of PPDL (Listo Zec et al., 2023) that learns from anyone."""
+"""Random gossip: the baseline of PPDL (Listo Zec et al., 2025) that learns from anyone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
+from coterie.algorithms.paper_settings import PPDL_TRAINING
 from coterie.learning.checkpointing import Best
 from coterie.learning.selection import choose, reachable
-from coterie.protocol import Algorithm, Facts, Links, Node, Params, Round, pull
+from coterie.protocol import Algorithm, Facts, Links, Node, Params, Presets, Round, pull
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,20 @@ class RandomGossip(Algorithm[PullState]):
 
     One local training phase precedes the first round. Where the experiment sets aside validation data, the
     model that counts is the one with the lowest validation loss so far, as in PPDL.
+
+    Differs from the paper: nothing known. It does not say how a node learns from fewer than M, which is from
+    all of them, nor how models are weighted, which is by numbers of samples, as in the authors' code.
     """
 
     peers: int = 3  # M
 
     facts = Facts(
-        paper="Listo Zec et al. 2023 (baseline)",
+        paper="Listo Zec et al. 2025 (baseline)",
         measured="after_local",
         communication="one model from each of M peers",
         sealed=True,
     )
+    presets: ClassVar[Presets] = {"ppdl": {"peers": 3, **PPDL_TRAINING}}
 
     def init(self, node: Node) -> PullState:
         params = node.train(node.initial())

@@ -41,6 +41,9 @@ class StarFedAvg(ModelAlgorithm):
     one mini-batch each, which replace the experiment's `training.epochs` and `training.steps`. To compare
     with Local, give it training.steps = T_ex - 2. Only one node mixes per round: curves are slow by design.
     A message that is lost is a neighbour less; a star that hears nobody changes nothing.
+
+    Differs from the paper: it does not write this baseline down. The same star and links as in KD-PDFL, a
+    uniform mean and a broadcast that overwrites were chosen here; so were learning rate and batch size.
     """
 
     exchange_every: int = 20  # T_ex

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import dataclasses
 import inspect
+import io
+import textwrap
+import tokenize
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -64,14 +70,30 @@ def _settings(entry: Any) -> Iterator[str]:
     parameters = list(inspect.signature(entry).parameters.values())
     if not parameters:
         return
-    hints = get_type_hints(entry)
+    hints, meanings = get_type_hints(entry), _meanings(entry)
     yield from ("", "settings")
     width = max(len(p.name) for p in parameters)
     for p in parameters:
         several = p.kind is inspect.Parameter.VAR_POSITIONAL
         default = "required" if p.default is p.empty else f"default {p.default!r}"
         wanted = _readable(hints.get(p.name, p.annotation))
-        yield f"  {p.name:{width}}  {wanted}, {'any number of them' if several else default}"
+        meaning = f"  ({meanings[p.name]})" if p.name in meanings else ""
+        yield f"  {p.name:{width}}  {wanted}, {'any number of them' if several else default}{meaning}"
+
+
+def _meanings(entry: Any) -> dict[str, str]:
+    """The comment behind each field of a dataclass and of those it inherits from; none without the source."""
+    found: dict[str, str] = {}
+    kinds = inspect.getmro(entry) if inspect.isclass(entry) and dataclasses.is_dataclass(entry) else ()
+    for kind in reversed(kinds):
+        with contextlib.suppress(OSError, TypeError, SyntaxError, tokenize.TokenError):
+            source = textwrap.dedent(inspect.getsource(kind))
+            tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+            comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+            for line in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+                if isinstance(line, ast.AnnAssign) and line.end_lineno in comments:
+                    found[ast.unparse(line.target)] = comments[line.end_lineno]
+    return found
 
 
 def _readable(hint: Any) -> str:

@@ -55,15 +55,20 @@ def _table(kind: Kind, registry: Any) -> Any:
         title=kind.value, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False
     )
     facts_too = kind is Kind.algorithms
-    for header in ("name", "what", *(("paper", "kind", "measured", "communication") if facts_too else ())):
-        name = header == "name"
-        table.add_column(header, no_wrap=name and not facts_too, min_width=26 if name else None)
+    table.add_column("name", no_wrap=facts_too, max_width=40, overflow="fold")
+    table.add_column("what")
     for name in registry:
-        cells = [registry.signature(name), registry.summary(name)]
-        if facts_too:
-            cells[0] = cells[0].replace(",", ", ")  # so that it can be broken into lines
-            facts = registry[name].facts
-            measured = facts.measured.replace("_", " ")
-            cells += [facts.paper, kind_of_algorithm(facts), measured, facts.communication]
+        if facts_too:  # without settings, which `explain` shows, so that the rest has room
+            cells = [name, "\n".join((registry.summary(name), *_facts(registry[name].facts)))]
+        else:
+            cells = [registry.signature(name).replace(",", ", "), registry.summary(name)]
         table.add_row(*map(Text, cells))
     return table
+
+
+def _facts(facts: Any) -> tuple[str, str]:
+    measured = facts.measured.replace("_", " ")
+    return (
+        f"{facts.paper}; {kind_of_algorithm(facts)}; measured {measured}",
+        f"communication per round: {facts.communication}",
+    )

@@ -44,18 +44,20 @@ class EvaluationPlan(Section):
 class Execution(Section):
     """How the simulator computes; none of it changes the results beyond rounding, but for `sealing`.
 
-    With sealing quantised or masked, a peer with a single sender, or to which at most half of the messages
-    arrive, receives nothing: a secure sum would not open. The byte count is that of the payloads in all
-    three: keys, shares and range of a masked sum come on top and are not counted.
+    With any sealing but plain, a peer with a single sender, or to which at most half of the messages arrive,
+    receives nothing: a secure sum would not open. plain, the default, neither quantises nor refuses groups of
+    one. The byte count is that of the payloads in all four: keys, shares and range of a secure sum come on
+    top and are not counted.
     """
 
     executor: Literal["auto", "stacked", "looped"] = "auto"
     workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
     device: str = "cpu"
-    sealing: Literal["plain", "quantised", "masked"] = Field(
+    sealing: Literal["plain", "quantised", "masked", "one-time"] = Field(
         default="plain",
-        description="sealed exchanges: sums of floats; the integer sums of a secure sum; "
-        "or the secure sum itself, message by message",
+        description="sealed exchanges: sums of floats, neither quantised nor refused for a group of one; the "
+        "integer sums of a secure sum; or the secure sum itself, message by message, with pairwise masks or "
+        "with one-time masks as PPDL describes them",
     )
     checkpoint_seconds: float = Field(
         default=30.0, ge=0, description="at most one checkpoint in so many seconds"

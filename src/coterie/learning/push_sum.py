@@ -7,7 +7,7 @@ and mu over all nodes never change, and z = u / mu tends to the mean. Here z and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -22,6 +22,7 @@ from coterie.protocol.trees import map_params, map_tree, per_row
 
 Shares = dict[str, Params]  # {values: u, mass: {mu}}, summed; empty where there are none
 SMALLEST_MASS = 1e-8
+_MASSES = ("mass", "mass_in_flight")  # fields of a state
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,21 @@ def check_mass(mass: Tensor, node: Node) -> None:
         raise ContractError(
             f"round {node.round}: the push-sum mass of peer {peer} is {value}, not between 0 and "
             f"{node.graph.nodes}, the number of peers: messages were counted twice, or took mass with them"
+        )
+
+
+def check_total(states: Sequence[Any], nodes: int, round: int) -> None:
+    """What only the simulator can check: all nodes together have as much mass as there was at first.
+
+    states: of all blocks of nodes, after the round. Mass in flight counts, and so does that of nodes that
+    are offline: they keep theirs.
+    """
+    parts = [getattr(state, name) for state in states for name in _MASSES if hasattr(state, name)]
+    total = float(torch.cat(parts).sum(dtype=torch.float64))
+    if not abs(total - nodes) <= 1e-6 * nodes:  # so that NaN is wrong, too
+        raise ContractError(
+            f"round {round}: the push-sum mass of all nodes is {total}, not {nodes}, the number of nodes: "
+            "messages were counted twice, or took mass with them"
         )
 
 

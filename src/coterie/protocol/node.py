@@ -148,4 +148,8 @@ class Node(Protocol):
         """
 
     def record(self, **values: Tensor) -> None:
-        """Write diagnostics, one value (or vector) per row, into the run's records."""
+        """Write diagnostics, one value (or vector) per row, into the run's records.
+
+        `mass` is push-sum's: the simulator then checks that the state's `mass` and `mass_in_flight` together
+        are the number of nodes.
+        """

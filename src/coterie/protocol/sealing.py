@@ -3,7 +3,7 @@
 The members of a receiver's group are all who send to it in the exchange, and the threshold is their majority.
 A member whose message is lost counts as one that drops out before its vector arrives. A receiver with a
 single member, or with fewer answers than the threshold, receives nothing: its sum is zero and so is its
-count, as if nobody had answered. So nobody ever learns a "sum" of one. Both kinds give the same bits, in any
+count, as if nobody had answered. So nobody ever learns a "sum" of one. All kinds give the same bits, in any
 order of the messages and any sharding, since sums of integers are exact.
 """
 
@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from coterie.protocol.fixed_point import FixedPoint, check_members, magnitude_exponent, magnitude_exponents
 from coterie.protocol.inbox import Parcel, SealedInbox, WeightedSum
-from coterie.protocol.secure_sum import agreed_encoding, majority, secure_sum_locally
+from coterie.protocol.secure_sum import Form, agreed_encoding, majority, secure_sum_locally
 from coterie.protocol.trees import Tree, flatten_row, leaves, map_tree, per_row, require_floats, unflatten
 
-Sealing: TypeAlias = Literal["plain", "quantised", "masked"]
+Sealing: TypeAlias = Literal["plain", "quantised", "masked", "one-time"]
 
 
 class QuantisedInbox(SealedInbox):
@@ -120,7 +120,12 @@ class _Group:
 
 
 class MaskedInbox(QuantisedInbox):
-    """Each row's sum by a secure sum among its senders, message by message: slow, and nothing is left out."""
+    """Each row's sum by a secure sum among its senders, message by message: slow, and nothing is left out.
+
+    Members mask with every other one, as in Bonawitz et al. (2017).
+    """
+
+    form: ClassVar[Form] = "pairwise"
 
     def _total(self) -> Tree:
         if not self._parcels:
@@ -140,12 +145,23 @@ class MaskedInbox(QuantisedInbox):
             vectors,
             majority(len(vectors)),
             dropped=dict.fromkeys(range(len(answering), len(vectors)), "mask"),
+            form=self.form,
             encoding=agreed_encoding(map(magnitude_exponent, vectors)),
         )
         return unflatten(total, answering[0][1])
 
 
-SEALED_INBOXES: dict[Sealing, type[QuantisedInbox]] = {"quantised": QuantisedInbox, "masked": MaskedInbox}
+class OneTimeInbox(MaskedInbox):
+    """The secure sum that PPDL describes: each member adds a mask of its own and shares it with the group."""
+
+    form = "one-time"
+
+
+SEALED_INBOXES: dict[Sealing, type[QuantisedInbox]] = {
+    "quantised": QuantisedInbox,
+    "masked": MaskedInbox,
+    "one-time": OneTimeInbox,
+}
 
 
 def _messages_to(row: int, parcels: Sequence[Parcel]) -> Iterator[tuple[Tree, int]]:

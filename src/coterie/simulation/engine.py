@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
+from coterie.learning.push_sum import check_total
 from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
 from coterie.protocol.sealing import Sealing
 from coterie.protocol.state import keep_offline
@@ -128,6 +129,8 @@ class Simulation:
         for block in self.blocks:
             block.node.begin(self.round, graph, online[block.node.ids], evaluating=evaluate)
         traffic = self._play()
+        if "mass" in self.blocks[0].node.recorded:  # push-sum; what absent peers recorded does not count
+            check_total([block.state for block in self.blocks], self.topology.nodes, self.round)
         known: _Known = {}
         points = POINTS if evaluate else ()
         evaluations = {point: self._evaluate(point, evaluate_global, known) for point in points}
