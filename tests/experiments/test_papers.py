@@ -120,6 +120,8 @@ name = "local"
         ('\n[[claims]]\nsays = "x"\nhigher = "local"', "either `lower` or `at_least`"),
         ('\n[[claims]]\nsays = "x"\nhigher = "local"\nat_least = 1\nmetric = "persona"', "did you mean"),
         ('\n[[figures]]\nform = "curves"\nmetrics = ["worst-decile"]', "cannot be drawn"),
+        ('\n[[figures]]\nform = "bars"\neach_peer = true', "for figures of form curves"),
+        ('\n[[figures]]\nform = "curves"\neach_peer = true\ntogether = true', "either `each_peer` or"),
         ("colour = 3", "Extra inputs"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
@@ -113,6 +114,60 @@ def test_cluster_mean_weighs_clusters_not_peers(tmp_path: Path, write_cell: Writ
     assert measure(record, "cluster-mean") == pytest.approx(0.7)
 
 
+# By round and peer: the accuracy on the common test data after local training, and after mixing.
+GLOBAL = [[(0.30, 0.50), (0.40, 0.60)], [(0.45, 0.70), (0.65, 0.75)], [(0.60, 0.80), (0.70, 0.85)]]
+DIVERGENCE = [[-5.0, 5.0], [-10.0, -5.0]]  # by hand: 45 - 50 and 65 - 60, then 60 - 70 and 70 - 75, in %
+
+
+def write_global(folder: Path, rounds: list[int]) -> None:
+    lines = ["round,peer,online,global_accuracy_after_local,global_accuracy_after_mixing"]
+    for number in rounds:
+        lines += [f"{number},{peer},1,{a},{b}" for peer, (a, b) in enumerate(GLOBAL[number])]
+    (folder / "metrics.csv").write_text("\n".join(lines))
+
+
+def test_divergence_is_that_of_equation_5(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5, 0.5]] * 3)
+    write_global(tmp_path / one.name, [0, 1, 2])
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    rounds, values = record.of_peers("divergence")
+    assert rounds == [2, 3]
+    assert 100 * values == pytest.approx(np.array(DIVERGENCE))
+    assert record.curve("divergence")[1] == pytest.approx([0.0, -0.075])
+    assert measure(record, "divergence") == pytest.approx(-0.075)  # the last tenth of two rounds is one
+
+
+def test_divergence_averages_the_last_tenth_of_the_rounds(tmp_path: Path, write_cell: Write) -> None:
+    """21 rounds have 20 divergences, 1 to 20 points, because the aggregated model stays at 0."""
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5]] * 21)
+    lines = ["round,peer,online,global_accuracy_after_local,global_accuracy_after_mixing"]
+    lines += [f"{number},0,1,{number / 100},0" for number in range(21)]
+    (tmp_path / one.name / "metrics.csv").write_text("\n".join(lines))
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert measure(record, "divergence") == pytest.approx(0.195)  # of 19 and 20 points
+
+
+def test_divergence_needs_the_round_before(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5, 0.5]] * 3)
+    write_global(tmp_path / one.name, [0, 2])
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert record.curve("divergence")[0] == []
+    assert measure(record, "divergence") is None
+
+
+def test_a_peer_that_was_absent_keeps_its_place(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5, 0.5]] * 2)
+    lines = ["round,peer,online,accuracy_after_local", "0,1,1,0.4", "1,0,1,0.6", "1,1,1,0.8"]
+    (tmp_path / one.name / "metrics.csv").write_text("\n".join(lines))
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert record.of_peers("personal")[1] == pytest.approx(np.array([[np.nan, 0.4], [0.6, 0.8]]), nan_ok=True)
+    assert record.curve("personal")[1] == pytest.approx([0.4, 0.7])
+
+
 def test_orders_stand_beside_the_papers(made: Callable[..., Reproduction]) -> None:
     (order,) = orders(made())
     assert order.ours == ["good", "local", "bad"]
@@ -212,11 +267,9 @@ def test_figures_are_drawn(made: Callable[..., Reproduction], tmp_path: Path) ->
 
 
 def test_a_method_has_one_colour_in_all_figures(
-    made: Callable[..., Reproduction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
 ) -> None:
     """Also in a figure that leaves out the methods before it."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(reproduction_plots, "save", lambda figure, path: drawn.append(figure) or path)
     figures = [{"form": "curves"}, {"form": "curves", "rows": ["bad"]}, {"form": "bars", "rows": ["bad"]}]
     reproduction_plots.draw(made(figures=figures), tmp_path)
     everyone, alone, bar = (figure.axes[0] for figure in drawn)
@@ -224,3 +277,40 @@ def test_a_method_has_one_colour_in_all_figures(
     assert len(set(colours.values())) == 3
     assert alone.lines[0].get_color() == colours["bad"]
     assert to_hex(bar.patches[0].get_facecolor()) == to_hex(colours["bad"])
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn, instead of their files."""
+    figures: list[Any] = []
+    monkeypatch.setattr(reproduction_plots, "save", lambda figure, path: figures.append(figure) or path)
+    return figures
+
+
+def curves_of(axes: Any) -> dict[str, list[float]]:
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label()[0] != "_"}
+
+
+def test_a_curve_for_each_peer_is_that_of_the_first_seed(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    figure = {"form": "curves", "rows": ["local", "good"], "each_peer": True}
+    reproduction_plots.draw(made(figures=[figure]), tmp_path)
+    curves = curves_of(drawn[0].axes[0])
+    assert curves.keys() == {"local, peer 0", "local, peer 1", "good, peer 0", "good, peer 1"}
+    assert curves["good, peer 1"] == pytest.approx([60.0, 90.0])
+    looks = {(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines}
+    assert len(looks) == 4
+    assert "first seed" in drawn[0].get_suptitle()
+
+
+def test_divergence_is_drawn_with_a_line_at_zero(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    reproduction = made(figures=[{"form": "curves", "metrics": ["divergence"], "rows": ["good"]}])
+    for record in reproduction.records["good", "one"].values():
+        write_global(record.folder, [0, 1, 2])
+    reproduction_plots.draw(reproduction, tmp_path)
+    axes = drawn[0].axes[0]
+    assert curves_of(axes)["good"] == pytest.approx([0.0, -7.5])
+    assert [0, 0] in [list(line.get_ydata()) for line in axes.lines]
