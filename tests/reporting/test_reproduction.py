@@ -314,3 +314,36 @@ def test_divergence_is_drawn_with_a_line_at_zero(
     axes = drawn[0].axes[0]
     assert curves_of(axes)["good"] == pytest.approx([0.0, -7.5])
     assert [0, 0] in [list(line.get_ydata()) for line in axes.lines]
+
+
+def two_columns(made: Callable[..., Reproduction], figure: dict[str, Any]) -> Reproduction:
+    """The column `two` has the records of `one` with the methods changed round."""
+    columns = [{"name": "one", "label": "One"}, {"name": "two", "label": "Two"}]
+    reproduction = made(columns=columns, figures=[figure])
+    for row, other in (("local", "bad"), ("good", "local"), ("bad", "good")):
+        reproduction.records[row, "two"] = reproduction.records[other, "one"]
+    return reproduction
+
+
+def test_columns_together_are_curves_of_one_panel(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    figure = {"form": "curves", "rows": ["good", "bad"], "together": True}
+    reproduction_plots.draw(two_columns(made, figure), tmp_path)
+    (axes,) = drawn[0].axes
+    curves = curves_of(axes)
+    assert curves.keys() == {"good, One", "good, Two", "bad, One", "bad, Two"}
+    assert curves["good, One"] == pytest.approx([57.5, 90.0])
+    assert curves["bad, Two"] == pytest.approx([57.5, 90.0])
+    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(set(looks.values())) == 4
+    assert looks["good, One"][0] == looks["bad, One"][0]
+
+
+def test_columns_together_of_one_method_carry_their_names(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    reproduction_plots.draw(
+        two_columns(made, {"form": "curves", "rows": ["good"], "together": True}), tmp_path
+    )
+    assert curves_of(drawn[0].axes[0]).keys() == {"One", "Two"}
