@@ -316,10 +316,10 @@ def test_divergence_is_drawn_with_a_line_at_zero(
     assert [0, 0] in [list(line.get_ydata()) for line in axes.lines]
 
 
-def two_columns(made: Callable[..., Reproduction], figure: dict[str, Any]) -> Reproduction:
+def two_columns(made: Callable[..., Reproduction], figure: dict[str, Any], **more: Any) -> Reproduction:
     """The column `two` has the records of `one` with the methods changed round."""
     columns = [{"name": "one", "label": "One"}, {"name": "two", "label": "Two"}]
-    reproduction = made(columns=columns, figures=[figure])
+    reproduction = made(columns=columns, figures=[figure], **more)
     for row, other in (("local", "bad"), ("good", "local"), ("bad", "good")):
         reproduction.records[row, "two"] = reproduction.records[other, "one"]
     return reproduction
@@ -347,3 +347,18 @@ def test_columns_together_of_one_method_carry_their_names(
         two_columns(made, {"form": "curves", "rows": ["good"], "together": True}), tmp_path
     )
     assert curves_of(drawn[0].axes[0]).keys() == {"One", "Two"}
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_levels_beside_a_line_can_be_told_apart(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path, columns: int
+) -> None:
+    """Rows without x, such as Local, are levels: none looks like another or like a line."""
+    rows = [{"name": "local"}, {"name": "good"}, {"name": "bad", "x": 2.0}]
+    figure = {"form": "line", "columns": ["one", "two"][:columns]}
+    reproduction_plots.draw(two_columns(made, figure, rows=rows), tmp_path)
+    levels = [line for line in drawn[0].axes[0].lines if list(line.get_xdata()) == [0, 1]]
+    looks = {(line.get_color(), line.get_linestyle()) for line in levels}
+    assert len(looks) == 2 * columns
+    handles, _ = drawn[0].axes[0].get_legend_handles_labels()
+    assert len(handles) == 3 * columns

@@ -28,6 +28,7 @@ from coterie.reporting.reproduction import Reproduction, printed_number
 
 MOST_BETWEEN_MARKERS = 8
 _LEGEND_LETTERS = 26
+_LEVELS = (":", "-.", (0, (6, 2)), (0, (1, 4)))
 
 
 def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
@@ -192,12 +193,15 @@ def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
                 yerr=[0.0 if n is None or n.std is None else n.std for n in numbers],
                 ms=5, capsize=2, label=one.shown, **line_style(number),
             )  # fmt: skip
-            for row in flat:
+            for place, row in enumerate(flat):
                 level = reproduction.number(row.name, one.name, metric)
                 if level is not None:
+                    # Lines and levels of one column share its colour, unless there is only that column.
+                    look = number if len(lines) > 1 else len(reproduction.columns) + place
                     axes.axhline(
-                        level.mean, color=colour_of(number), ls=":", label=f"{row.shown}, {one.shown}"
-                    )
+                        level.mean, color=colour_of(look), ls=_LEVELS[place % len(_LEVELS)],
+                        label=row.shown if len(lines) == 1 else f"{row.shown}, {one.shown}",
+                    )  # fmt: skip
         _name_axes(axes, figure.x_label, metric, first=True)
     _legend(drawn, panels[0])
     return drawn
