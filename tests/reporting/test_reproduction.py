@@ -170,8 +170,8 @@ def test_a_peer_that_was_absent_keeps_its_place(tmp_path: Path, write_cell: Writ
 
 def test_orders_stand_beside_the_papers(made: Callable[..., Reproduction]) -> None:
     (order,) = orders(made())
-    assert order.ours == ["good", "local", "bad"]
-    assert order.printed == ["good", "bad", "local"]
+    assert order.ours == [["good"], ["local"], ["bad"]]
+    assert order.printed == [["good"], ["bad"], ["local"]]
     assert (order.agreeing, order.pairs) == (2, 3)
 
 
@@ -179,7 +179,51 @@ def test_what_is_printed_as_equal_has_no_order(made: Callable[..., Reproduction]
     printed = {"local": 50.0, "good": 90.0, "bad": 50.0}
     rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
     (order,) = orders(made(rows=rows, figures=[]))
+    assert order.printed == [["good"], ["local", "bad"]]
     assert (order.agreeing, order.pairs) == (2, 2)
+
+
+def test_what_is_equal_here_has_no_order(made: Callable[..., Reproduction]) -> None:
+    reproduction = made()
+    reproduction.records["bad", "one"] = reproduction.records["local", "one"]
+    (order,) = orders(reproduction)
+    assert order.ours == [["good"], ["local", "bad"]]
+    assert (order.agreeing, order.pairs) == (2, 2)
+    page = reproduction_text.markdown(reproduction)
+    assert "ours good > local = bad; paper good > bad > local; 2 of 2 pairs agree" in page
+
+
+def test_a_target_never_reached_comes_last(made: Callable[..., Reproduction]) -> None:
+    """Target 60 %: local needs 2 rounds, good 1 (seed 0) and 2; bad never gets there."""
+    printed = {"local": 50.0, "good": 30.0, "bad": 20.0}
+    rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
+    (order,) = orders(made(rows=rows, metrics=["rounds-to-target"], figures=[]))
+    assert order.ours == [["good"], ["local"], ["bad"]]
+    assert order.printed == [["bad"], ["good"], ["local"]]
+    assert (order.agreeing, order.pairs) == (1, 3)
+
+
+def test_targets_that_two_never_reach_are_equally_far(made: Callable[..., Reproduction]) -> None:
+    """And what the paper does not print, because it was never reached there, has no place in its order."""
+    rows = [
+        {"name": "local", "printed": {"one": {"note": "never reached"}}},
+        {"name": "good", "printed": {"one": 30.0}},
+        {"name": "bad", "printed": {"one": 40.0}},
+    ]
+    reproduction = made(rows=rows, metrics=["rounds-to-target"], figures=[])
+    reproduction.records["local", "one"] = reproduction.records["bad", "one"]
+    (order,) = orders(reproduction)
+    assert order.ours == [["good"], ["local", "bad"]]
+    assert order.printed == [["good"], ["bad"]]
+    assert (order.agreeing, order.pairs) == (1, 1)
+
+
+def test_a_method_that_was_not_run_has_no_place(made: Callable[..., Reproduction]) -> None:
+    reproduction = made(metrics=["rounds-to-target"])
+    del reproduction.records["bad", "one"]
+    (order,) = orders(reproduction)
+    assert order.ours == [["good"], ["local"]]
+    assert order.pairs == 1
 
 
 @pytest.mark.parametrize(
