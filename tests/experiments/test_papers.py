@@ -41,6 +41,23 @@ def test_every_cell_is_a_valid_experiment(name: str, scale: Scale) -> None:
     assert one.table.scales[scale].note, "say how the scale differs from the paper"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_finds_its_rows_and_columns_wherever_it_is_visible(name: str) -> None:
+    """Otherwise it could only be unknown there."""
+    (one,) = reproducing.find(name)
+    for scale in SCALES:
+        rows = {row.name for row in one.table.rows_at(scale)}
+        columns = {column.name for column in one.table.columns_at(scale)}
+        for claim in one.table.claims_at(scale):
+            if SCALES.index(scale) < SCALES.index(claim.visible):
+                continue
+            assert claim.columns is None or columns & set(claim.columns), (scale, claim.says)
+            for operand in (*claim.higher, *claim.lower):
+                row, _, column = operand.partition("@")
+                assert row in rows, (scale, claim.says, operand)
+                assert not column or column in columns, (scale, claim.says, operand)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_the_data_can_be_shared_out_as_every_cell_wants(scale: Scale, data_dir: Path) -> None:

@@ -247,6 +247,14 @@ def test_claims(made: Callable[..., Reproduction], claim: dict[str, Any], status
         assert verdict.detail == "too small"
 
 
+def test_a_claim_is_made_only_at_its_scales(made: Callable[..., Reproduction]) -> None:
+    claims = [
+        {"says": name, "higher": "good", "lower": "bad", "scales": [name]} for name in ("laptop", "paper")
+    ]
+    (verdict,) = verdicts(made(claims))
+    assert (verdict.claim.says, verdict.status) == ("laptop", HOLDS)
+
+
 def test_a_difference_within_the_noise_says_so(made: Callable[..., Reproduction]) -> None:
     claims = [{"says": "so", "higher": "good", "lower": name} for name in ("local", "bad")]
     always, sometimes = verdicts(made(claims))

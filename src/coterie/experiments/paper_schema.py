@@ -150,6 +150,7 @@ class Claim(Section):
     margin: float = 0.0  # percentage points, or the metric's own unit
     visible: Scale = "laptop"  # the smallest scale at which it can be seen
     why_not: str = ""  # why it cannot be seen below that scale
+    scales: list[Scale] | None = None  # only there is it made: for rows and columns that other scales lack
 
     @field_validator("higher", "lower", mode="before")
     @classmethod
@@ -205,6 +206,9 @@ class PaperTable(Section):
     def columns_at(self, scale: Scale) -> list[Column]:
         chosen = self.scales[scale].columns
         return [column for column in self.columns if chosen is None or column.name in chosen]
+
+    def claims_at(self, scale: Scale) -> list[Claim]:
+        return [claim for claim in self.claims if claim.scales is None or scale in claim.scales]
 
     @model_validator(mode="after")
     def _names_exist(self) -> PaperTable:

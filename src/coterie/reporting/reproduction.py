@@ -184,7 +184,7 @@ def judge(reproduction: Reproduction, claim: Claim) -> Verdict:
 
 
 def verdicts(reproduction: Reproduction) -> list[Verdict]:
-    return [judge(reproduction, claim) for claim in reproduction.table.claims]
+    return [judge(reproduction, claim) for claim in reproduction.table.claims_at(reproduction.scale)]
 
 
 def _columns(reproduction: Reproduction, claim: Claim) -> list[str]:
