@@ -262,6 +262,18 @@ def test_a_difference_within_the_noise_says_so(made: Callable[..., Reproduction]
     assert "within the noise" in sometimes.detail  # 50 and 60 points: two seeds prove little
 
 
+def test_a_claim_compares_the_seeds_that_both_have(made: Callable[..., Reproduction]) -> None:
+    """Seed 0: good 85 %, local 65 %; seed 1 of local, 75 %, has no partner."""
+    reproduction = made([{"says": "so", "higher": "good", "lower": "local", "margin": 19.0}])
+    del reproduction.records["good", "one"][1]
+    (verdict,) = verdicts(reproduction)
+    assert verdict.status == HOLDS
+    assert "+20.00" in verdict.detail
+    reproduction.records["local", "one"].pop(0)
+    (verdict,) = verdicts(reproduction)
+    assert verdict.status == UNKNOWN  # no seed in common
+
+
 def test_the_page_shows_ours_theirs_the_floor_and_the_notes(made: Callable[..., Reproduction]) -> None:
     page = reproduction_text.markdown(made([{"says": "good is best", "higher": "good", "lower": "local"}]))
     assert "| good | 90.0±7.1 (90.0†) |" in page

@@ -166,7 +166,7 @@ class Verdict:
 
 
 def judge(reproduction: Reproduction, claim: Claim) -> Verdict:
-    """A claim holds if it holds for the means over seeds, in every column it is about."""
+    """A claim holds if it holds for the means over the seeds of both sides, in every column it is about."""
     comparisons = [
         _compare(reproduction, claim, higher, lower, column)
         for column in _columns(reproduction, claim)
@@ -206,11 +206,15 @@ def _compare(
     below = _operand(reproduction, lower, column, metric)
     if below is None:
         return None
-    difference = math.fsum(above.values()) / len(above) - math.fsum(below.values()) / len(below)
+    seeds = [seed for seed in above if seed in below]  # on others, one side has other data
+    if not seeds:
+        return None
+    above_mean, below_mean = (math.fsum(side[seed] for seed in seeds) / len(seeds) for side in (above, below))
+    difference = above_mean - below_mean
     if math.isnan(difference):
         return None  # neither reached its target
     text = f"{_place(column, higher, lower)}{higher} - {lower} = {difference:+.2f}"
-    pairs = [above[seed] - below[seed] for seed in above if seed in below]
+    pairs = [above[seed] - below[seed] for seed in seeds]
     paired = interval(pairs) if all(map(math.isfinite, pairs)) else None
     if paired is not None and paired.low is not None and paired.low <= 0 <= (paired.high or 0):
         text += " (within the noise of the seeds)"
