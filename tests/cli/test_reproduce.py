@@ -100,6 +100,39 @@ def test_data_files_must_be_known_before_anything_runs(coterie: Command, folder:
     assert not list(folder.iterdir())
 
 
+def test_the_folder_of_data_files_must_exist(
+    coterie: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTERIE_DATA", str(folder / "nowhere"))
+    done = coterie("reproduce", "ppdl/table-1")
+    assert done.exit_code == 2
+    assert "nowhere is not a folder" in done.stderr
+    assert "COTERIE_DATA" in done.stderr
+    assert not list(folder.iterdir())
+
+
+def test_data_that_need_no_files_do_not_care_about_the_folder(
+    coterie: Command, table: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTERIE_DATA", str(folder / "nowhere"))
+    done = coterie("reproduce", table, "--jobs", "1", "--no-plots", "--only", "local")
+    assert done.exit_code == 0, done.stderr
+
+
+def test_an_interruption_before_the_first_cell_says_how_to_go_on(
+    coterie: Command, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coterie.cli import reproduce as command
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_plans", interrupt)
+    done = coterie("reproduce", table)
+    assert done.exit_code == 130
+    assert "go on with: coterie" in done.stderr
+
+
 def test_the_table_stands_beside_the_papers(coterie: Command, table: str, folder: Path) -> None:
     done = coterie("reproduce", table, "--seeds", "2", "--jobs", "1", "--out", "out")
     assert done.exit_code == 0, done.stderr

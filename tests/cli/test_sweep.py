@@ -90,7 +90,9 @@ def test_a_broken_cell_does_not_stop_the_others(coterie: Command, small: list[st
             ["--over", "algorithm=local", "--over", "peers=4,5", "--compare", "local", "4"],
             "two different keys",
         ),
+        (["--over", "algorithm=local,d-psgd", "--compare", "local", "local"], "the same value twice"),
         (["--seeds", "2", "--target", "80"], "between 0 and 1"),
+        (["--seeds", "2", "--data", "mnist", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["--seeds", "2", "--data", "mnist"], "--data-dir"),
     ],
 )
@@ -113,3 +115,35 @@ def test_without_parquet_writers_it_says_so(
     assert done.exit_code == 0, done.stderr
     assert "install polars" in done.stderr
     assert not (folder / "s" / "results.parquet").exists()
+
+
+def test_a_parquet_file_is_named_when_it_is_written(
+    coterie: Command, small: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coterie.reporting import comparison
+
+    monkeypatch.setattr(comparison, "write_parquet", lambda lines, path: path)
+    done = sweep(coterie, small, "--seeds", "2", "--out", "s")
+    assert f"written: {Path('s') / 'results.parquet'}" in done.stderr
+
+
+def test_a_difference_has_a_sign_and_its_spread_has_none() -> None:
+    from coterie.cli.sweep import _text
+
+    assert _text("comparison", "mean", 0.02) == "+2.00"
+    assert _text("comparison", "low", -0.01) == "-1.00"
+    assert _text("comparison", "std", 0.013) == "1.30"
+
+
+def test_an_interruption_before_the_first_cell_says_how_to_go_on(
+    coterie: Command, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coterie.cli import sweep as command
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_plan", interrupt)
+    done = sweep(coterie, small, "--seeds", "2")
+    assert done.exit_code == 130
+    assert "go on with: coterie" in done.stderr

@@ -24,8 +24,19 @@ def cells_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cells")
 
 
-def test_there_are_tables_of_the_papers() -> None:
-    assert {name.partition("/")[0] for name in NAMES} >= {"kd-pdfl", "ppdl", "pfedkd-wcl"}
+TABLES_AND_FIGURES = {
+    "kd-pdfl": "table-1 figure-3 figure-4 figure-5",
+    "ppdl": "table-1 table-2 table-3 table-4 figure-1",
+    "blend-dfl": "table-1 table-2 table-3 figure-1 figure-2 figure-4 figure-5 figure-6",
+    "dfedpgp": "table-1 table-2 table-3 table-4 figure-2 figure-3a figure-3b tiny-imagenet",
+    "pfedkd-wcl": "table-1 figure-1 figure-2 figure-3 figure-4 figure-5 figure-6",
+}
+
+
+def test_every_table_and_figure_of_the_papers_is_there() -> None:
+    expected = [f"{paper}/{name}" for paper, names in TABLES_AND_FIGURES.items() for name in names.split()]
+    assert len(expected) == 32
+    assert sorted(NAMES) == sorted(expected)
     assert NAMES.index("pfedkd-wcl/table-1") < NAMES.index("pfedkd-wcl/figure-1")
 
 
@@ -39,6 +50,23 @@ def test_every_cell_is_a_valid_experiment(name: str, scale: Scale) -> None:
     methods = [cell for cell in cells if cell.labels["row"] != "local"]  # one Local may serve several columns
     assert len({cell.name for cell in methods}) == len(methods), "two cells are the same experiment"
     assert one.table.scales[scale].note, "say how the scale differs from the paper"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_finds_its_rows_and_columns_wherever_it_is_visible(name: str) -> None:
+    """Otherwise it could only be unknown there."""
+    (one,) = reproducing.find(name)
+    for scale in SCALES:
+        rows = {row.name for row in one.table.rows_at(scale)}
+        columns = {column.name for column in one.table.columns_at(scale)}
+        for claim in one.table.claims_at(scale):
+            if SCALES.index(scale) < SCALES.index(claim.visible):
+                continue
+            assert claim.columns is None or columns & set(claim.columns), (scale, claim.says)
+            for operand in (*claim.higher, *claim.lower):
+                row, _, column = operand.partition("@")
+                assert row in rows, (scale, claim.says, operand)
+                assert not column or column in columns, (scale, claim.says, operand)
 
 
 @pytest.mark.slow
@@ -120,6 +148,8 @@ name = "local"
         ('\n[[claims]]\nsays = "x"\nhigher = "local"', "either `lower` or `at_least`"),
         ('\n[[claims]]\nsays = "x"\nhigher = "local"\nat_least = 1\nmetric = "persona"', "did you mean"),
         ('\n[[figures]]\nform = "curves"\nmetrics = ["worst-decile"]', "cannot be drawn"),
+        ('\n[[figures]]\nform = "bars"\neach_peer = true', "for figures of form curves"),
+        ('\n[[figures]]\nform = "curves"\neach_peer = true\ntogether = true', "either `each_peer` or"),
         ("colour = 3", "Extra inputs"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
@@ -113,10 +114,64 @@ def test_cluster_mean_weighs_clusters_not_peers(tmp_path: Path, write_cell: Writ
     assert measure(record, "cluster-mean") == pytest.approx(0.7)
 
 
+# By round and peer: the accuracy on the common test data after local training, and after mixing.
+GLOBAL = [[(0.30, 0.50), (0.40, 0.60)], [(0.45, 0.70), (0.65, 0.75)], [(0.60, 0.80), (0.70, 0.85)]]
+DIVERGENCE = [[-5.0, 5.0], [-10.0, -5.0]]  # by hand: 45 - 50 and 65 - 60, then 60 - 70 and 70 - 75, in %
+
+
+def write_global(folder: Path, rounds: list[int]) -> None:
+    lines = ["round,peer,online,global_accuracy_after_local,global_accuracy_after_mixing"]
+    for number in rounds:
+        lines += [f"{number},{peer},1,{a},{b}" for peer, (a, b) in enumerate(GLOBAL[number])]
+    (folder / "metrics.csv").write_text("\n".join(lines))
+
+
+def test_divergence_is_that_of_equation_5(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5, 0.5]] * 3)
+    write_global(tmp_path / one.name, [0, 1, 2])
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    rounds, values = record.of_peers("divergence")
+    assert rounds == [2, 3]
+    assert 100 * values == pytest.approx(np.array(DIVERGENCE))
+    assert record.curve("divergence")[1] == pytest.approx([0.0, -0.075])
+    assert measure(record, "divergence") == pytest.approx(-0.075)  # the last tenth of two rounds is one
+
+
+def test_divergence_averages_the_last_tenth_of_the_rounds(tmp_path: Path, write_cell: Write) -> None:
+    """21 rounds have 20 divergences, 1 to 20 points, because the aggregated model stays at 0."""
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5]] * 21)
+    lines = ["round,peer,online,global_accuracy_after_local,global_accuracy_after_mixing"]
+    lines += [f"{number},0,1,{number / 100},0" for number in range(21)]
+    (tmp_path / one.name / "metrics.csv").write_text("\n".join(lines))
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert measure(record, "divergence") == pytest.approx(0.195)  # of 19 and 20 points
+
+
+def test_divergence_needs_the_round_before(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5, 0.5]] * 3)
+    write_global(tmp_path / one.name, [0, 2])
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert record.curve("divergence")[0] == []
+    assert measure(record, "divergence") is None
+
+
+def test_a_peer_that_was_absent_keeps_its_place(tmp_path: Path, write_cell: Write) -> None:
+    one = write_cell(tmp_path, {"seed": 0}, [[0.5, 0.5]] * 2)
+    lines = ["round,peer,online,accuracy_after_local", "0,1,1,0.4", "1,0,1,0.6", "1,1,1,0.8"]
+    (tmp_path / one.name / "metrics.csv").write_text("\n".join(lines))
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert record.of_peers("personal")[1] == pytest.approx(np.array([[np.nan, 0.4], [0.6, 0.8]]), nan_ok=True)
+    assert record.curve("personal")[1] == pytest.approx([0.4, 0.7])
+
+
 def test_orders_stand_beside_the_papers(made: Callable[..., Reproduction]) -> None:
     (order,) = orders(made())
-    assert order.ours == ["good", "local", "bad"]
-    assert order.printed == ["good", "bad", "local"]
+    assert order.ours == [["good"], ["local"], ["bad"]]
+    assert order.printed == [["good"], ["bad"], ["local"]]
     assert (order.agreeing, order.pairs) == (2, 3)
 
 
@@ -124,7 +179,51 @@ def test_what_is_printed_as_equal_has_no_order(made: Callable[..., Reproduction]
     printed = {"local": 50.0, "good": 90.0, "bad": 50.0}
     rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
     (order,) = orders(made(rows=rows, figures=[]))
+    assert order.printed == [["good"], ["local", "bad"]]
     assert (order.agreeing, order.pairs) == (2, 2)
+
+
+def test_what_is_equal_here_has_no_order(made: Callable[..., Reproduction]) -> None:
+    reproduction = made()
+    reproduction.records["bad", "one"] = reproduction.records["local", "one"]
+    (order,) = orders(reproduction)
+    assert order.ours == [["good"], ["local", "bad"]]
+    assert (order.agreeing, order.pairs) == (2, 2)
+    page = reproduction_text.markdown(reproduction)
+    assert "ours good > local = bad; paper good > bad > local; 2 of 2 pairs agree" in page
+
+
+def test_a_target_never_reached_comes_last(made: Callable[..., Reproduction]) -> None:
+    """Target 60 %: local needs 2 rounds, good 1 (seed 0) and 2; bad never gets there."""
+    printed = {"local": 50.0, "good": 30.0, "bad": 20.0}
+    rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
+    (order,) = orders(made(rows=rows, metrics=["rounds-to-target"], figures=[]))
+    assert order.ours == [["good"], ["local"], ["bad"]]
+    assert order.printed == [["bad"], ["good"], ["local"]]
+    assert (order.agreeing, order.pairs) == (1, 3)
+
+
+def test_targets_that_two_never_reach_are_equally_far(made: Callable[..., Reproduction]) -> None:
+    """And what the paper does not print, because it was never reached there, has no place in its order."""
+    rows = [
+        {"name": "local", "printed": {"one": {"note": "never reached"}}},
+        {"name": "good", "printed": {"one": 30.0}},
+        {"name": "bad", "printed": {"one": 40.0}},
+    ]
+    reproduction = made(rows=rows, metrics=["rounds-to-target"], figures=[])
+    reproduction.records["local", "one"] = reproduction.records["bad", "one"]
+    (order,) = orders(reproduction)
+    assert order.ours == [["good"], ["local", "bad"]]
+    assert order.printed == [["good"], ["bad"]]
+    assert (order.agreeing, order.pairs) == (1, 1)
+
+
+def test_a_method_that_was_not_run_has_no_place(made: Callable[..., Reproduction]) -> None:
+    reproduction = made(metrics=["rounds-to-target"])
+    del reproduction.records["bad", "one"]
+    (order,) = orders(reproduction)
+    assert order.ours == [["good"], ["local"]]
+    assert order.pairs == 1
 
 
 @pytest.mark.parametrize(
@@ -148,11 +247,31 @@ def test_claims(made: Callable[..., Reproduction], claim: dict[str, Any], status
         assert verdict.detail == "too small"
 
 
+def test_a_claim_is_made_only_at_its_scales(made: Callable[..., Reproduction]) -> None:
+    claims = [
+        {"says": name, "higher": "good", "lower": "bad", "scales": [name]} for name in ("laptop", "paper")
+    ]
+    (verdict,) = verdicts(made(claims))
+    assert (verdict.claim.says, verdict.status) == ("laptop", HOLDS)
+
+
 def test_a_difference_within_the_noise_says_so(made: Callable[..., Reproduction]) -> None:
     claims = [{"says": "so", "higher": "good", "lower": name} for name in ("local", "bad")]
     always, sometimes = verdicts(made(claims))
     assert "noise" not in always.detail  # 20 points in both seeds
     assert "within the noise" in sometimes.detail  # 50 and 60 points: two seeds prove little
+
+
+def test_a_claim_compares_the_seeds_that_both_have(made: Callable[..., Reproduction]) -> None:
+    """Seed 0: good 85 %, local 65 %; seed 1 of local, 75 %, has no partner."""
+    reproduction = made([{"says": "so", "higher": "good", "lower": "local", "margin": 19.0}])
+    del reproduction.records["good", "one"][1]
+    (verdict,) = verdicts(reproduction)
+    assert verdict.status == HOLDS
+    assert "+20.00" in verdict.detail
+    reproduction.records["local", "one"].pop(0)
+    (verdict,) = verdicts(reproduction)
+    assert verdict.status == UNKNOWN  # no seed in common
 
 
 def test_the_page_shows_ours_theirs_the_floor_and_the_notes(made: Callable[..., Reproduction]) -> None:
@@ -212,11 +331,9 @@ def test_figures_are_drawn(made: Callable[..., Reproduction], tmp_path: Path) ->
 
 
 def test_a_method_has_one_colour_in_all_figures(
-    made: Callable[..., Reproduction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
 ) -> None:
     """Also in a figure that leaves out the methods before it."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(reproduction_plots, "save", lambda figure, path: drawn.append(figure) or path)
     figures = [{"form": "curves"}, {"form": "curves", "rows": ["bad"]}, {"form": "bars", "rows": ["bad"]}]
     reproduction_plots.draw(made(figures=figures), tmp_path)
     everyone, alone, bar = (figure.axes[0] for figure in drawn)
@@ -224,3 +341,88 @@ def test_a_method_has_one_colour_in_all_figures(
     assert len(set(colours.values())) == 3
     assert alone.lines[0].get_color() == colours["bad"]
     assert to_hex(bar.patches[0].get_facecolor()) == to_hex(colours["bad"])
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn, instead of their files."""
+    figures: list[Any] = []
+    monkeypatch.setattr(reproduction_plots, "save", lambda figure, path: figures.append(figure) or path)
+    return figures
+
+
+def curves_of(axes: Any) -> dict[str, list[float]]:
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label()[0] != "_"}
+
+
+def test_a_curve_for_each_peer_is_that_of_the_first_seed(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    figure = {"form": "curves", "rows": ["local", "good"], "each_peer": True}
+    reproduction_plots.draw(made(figures=[figure]), tmp_path)
+    curves = curves_of(drawn[0].axes[0])
+    assert curves.keys() == {"local, peer 0", "local, peer 1", "good, peer 0", "good, peer 1"}
+    assert curves["good, peer 1"] == pytest.approx([60.0, 90.0])
+    looks = {(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines}
+    assert len(looks) == 4
+    assert "first seed" in drawn[0].get_suptitle()
+
+
+def test_divergence_is_drawn_with_a_line_at_zero(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    reproduction = made(figures=[{"form": "curves", "metrics": ["divergence"], "rows": ["good"]}])
+    for record in reproduction.records["good", "one"].values():
+        write_global(record.folder, [0, 1, 2])
+    reproduction_plots.draw(reproduction, tmp_path)
+    axes = drawn[0].axes[0]
+    assert curves_of(axes)["good"] == pytest.approx([0.0, -7.5])
+    assert [0, 0] in [list(line.get_ydata()) for line in axes.lines]
+
+
+def two_columns(made: Callable[..., Reproduction], figure: dict[str, Any], **more: Any) -> Reproduction:
+    """The column `two` has the records of `one` with the methods changed round."""
+    columns = [{"name": "one", "label": "One"}, {"name": "two", "label": "Two"}]
+    reproduction = made(columns=columns, figures=[figure], **more)
+    for row, other in (("local", "bad"), ("good", "local"), ("bad", "good")):
+        reproduction.records[row, "two"] = reproduction.records[other, "one"]
+    return reproduction
+
+
+def test_columns_together_are_curves_of_one_panel(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    figure = {"form": "curves", "rows": ["good", "bad"], "together": True}
+    reproduction_plots.draw(two_columns(made, figure), tmp_path)
+    (axes,) = drawn[0].axes
+    curves = curves_of(axes)
+    assert curves.keys() == {"good, One", "good, Two", "bad, One", "bad, Two"}
+    assert curves["good, One"] == pytest.approx([57.5, 90.0])
+    assert curves["bad, Two"] == pytest.approx([57.5, 90.0])
+    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(set(looks.values())) == 4
+    assert looks["good, One"][0] == looks["bad, One"][0]
+
+
+def test_columns_together_of_one_method_carry_their_names(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path
+) -> None:
+    reproduction_plots.draw(
+        two_columns(made, {"form": "curves", "rows": ["good"], "together": True}), tmp_path
+    )
+    assert curves_of(drawn[0].axes[0]).keys() == {"One", "Two"}
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_levels_beside_a_line_can_be_told_apart(
+    made: Callable[..., Reproduction], drawn: list[Any], tmp_path: Path, columns: int
+) -> None:
+    """Rows without x, such as Local, are levels: none looks like another or like a line."""
+    rows = [{"name": "local"}, {"name": "good"}, {"name": "bad", "x": 2.0}]
+    figure = {"form": "line", "columns": ["one", "two"][:columns]}
+    reproduction_plots.draw(two_columns(made, figure, rows=rows), tmp_path)
+    levels = [line for line in drawn[0].axes[0].lines if list(line.get_xdata()) == [0, 1]]
+    looks = {(line.get_color(), line.get_linestyle()) for line in levels}
+    assert len(looks) == 2 * columns
+    handles, _ = drawn[0].axes[0].get_legend_handles_labels()
+    assert len(handles) == 3 * columns

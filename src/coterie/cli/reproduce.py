@@ -47,6 +47,7 @@ TablesOnly = Annotated[
 ]
 
 
+@running_cells.interruptible()
 def reproduce(
     names: Annotated[
         list[str],
@@ -89,7 +90,7 @@ def reproduce(
         for one, cells in plans:
             if not tables_only:
                 todo = reproducing.chosen(cells, only or [])
-                with CellProgress(one.name, todo, quiet) as progress, running_cells.interruptible():
+                with CellProgress(one.name, todo, quiet) as progress:
                     runner.run(todo, progress)
             finished.append(_report(one, scale.value, cells, out, json, quiet, not no_plots))
     if json:

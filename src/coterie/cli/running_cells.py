@@ -35,13 +35,16 @@ def interruptible() -> Iterator[None]:
 
 
 def require_data(experiments: Iterable[Experiment]) -> None:
-    """Say now, not in every run, that the folder of data files is not known."""
+    """Say now, not in every run, that the folder of data files is not known or not there."""
     from coterie.cli.blueprints import catalogues
     from coterie.experiments.checking import is_file_reference
 
-    for data in sorted({one.data for one in experiments if not one.data_dir}):
+    for data, folder in sorted({(one.data, one.data_dir or "") for one in experiments}):
+        if folder and Path(folder).is_dir():
+            continue
         if not is_file_reference(data) and catalogues().sources.build(data).needs_files:
+            missing = f", but {folder} is not a folder" if folder else ""
             raise ConfigError(
-                f"data set {data!r} is read from files: name their folder with --data-dir or the environment "
-                "variable COTERIE_DATA"
+                f"data set {data!r} is read from files{missing}: name their folder with --data-dir or the "
+                "environment variable COTERIE_DATA"
             )

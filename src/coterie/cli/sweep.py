@@ -26,6 +26,7 @@ CELLS = "cells"
 
 
 @experiment_options()
+@running_cells.interruptible()
 def sweep(
     asked: Asked,
     file: Annotated[
@@ -77,7 +78,6 @@ def sweep(
         with (
             running_cells.runner(folder / CELLS, jobs, len(cells)) as runner,
             CellProgress("sweep", cells, quiet) as progress,
-            running_cells.interruptible(),
         ):
             broken = runner.run(cells, progress)
     _report(cells, folder, compare, target, json, quiet)
@@ -120,6 +120,8 @@ def _check_compared(axes: list[Axis], first: str, second: str) -> None:
     """Find out before the runs that a value to compare is not among them."""
     from coterie.registry import nearest
 
+    if first == second:
+        raise ConfigError(f"--compare {first} {second}: the same value twice differs by nothing")
     known = [value for axis in axes for value in axis.values]
     for name in (first, second):
         if name not in known:
@@ -158,8 +160,11 @@ def _report(
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in tables.items():
         note(f"written: {comparison.write_csv(lines, folder / f'{name}.csv')}", quiet)
-    if comparison.write_parquet(tables["results"], folder / "results.parquet") is None:
+    parquet = comparison.write_parquet(tables["results"], folder / "results.parquet")
+    if parquet is None:
         note("note: no results.parquet; for that install polars, or pandas and pyarrow", quiet)
+    else:
+        note(f"written: {parquet}", quiet)
     if json:
         playing.print_json(tables)
         return
@@ -200,4 +205,5 @@ def _text(table: str, column: str, value: Any) -> str:
         return str(value)
     if table == "targets":
         return f"{value:g}" if column == "target" else f"{value:.1f}"
-    return f"{100 * value:+.2f}" if table == "comparison" else f"{100 * value:.2f}"
+    signed = table == "comparison" and column != "std"  # a difference has a direction, its spread has none
+    return f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"

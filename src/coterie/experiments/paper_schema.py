@@ -28,6 +28,10 @@ ACCURACIES = {
     "own-cluster-share": "share of what a peer learned that came from its own true cluster",
     "personal-mixing-gain": "own test data: after mixing minus after local training",
     "global-mixing-gain": "common test data: after mixing minus after local training",
+    "divergence": (
+        "common test data: local model minus the aggregated one of the round before, "
+        "mean of the last tenth of the rounds"
+    ),
 }
 """Metrics that are shown in percent; besides, `cluster-0`, `cluster-1`, ... for single clusters."""
 NUMBERS = {
@@ -38,7 +42,7 @@ NUMBERS = {
 }
 CURVES = (
     "personal", "personal-after-local", "personal-after-mixing", "global", "global-after-local",
-    "global-after-mixing", "loss", "loss-after-local", "loss-after-mixing", "train-loss",
+    "global-after-mixing", "loss", "loss-after-local", "loss-after-mixing", "train-loss", "divergence",
 )  # fmt: skip
 """What is known of every measured round, so that a figure of form "curves" can show it."""
 
@@ -122,6 +126,16 @@ class Figure(Section):
     columns: list[str] | None = None
     title: str = ""
     x_label: str = ""
+    each_peer: bool = False  # curves: one for each peer, in the first seed
+    together: bool = False  # curves: one panel, in which every column has a curve
+
+    @model_validator(mode="after")
+    def _options_of_curves(self) -> Figure:
+        if self.form != "curves" and (self.each_peer or self.together):
+            raise ValueError("`each_peer` and `together` are for figures of form curves")
+        if self.each_peer and self.together:
+            raise ValueError("a figure has either `each_peer` or `together`")
+        return self
 
 
 class Claim(Section):
@@ -136,6 +150,7 @@ class Claim(Section):
     margin: float = 0.0  # percentage points, or the metric's own unit
     visible: Scale = "laptop"  # the smallest scale at which it can be seen
     why_not: str = ""  # why it cannot be seen below that scale
+    scales: list[Scale] | None = None  # only there is it made: for rows and columns that other scales lack
 
     @field_validator("higher", "lower", mode="before")
     @classmethod
@@ -191,6 +206,9 @@ class PaperTable(Section):
     def columns_at(self, scale: Scale) -> list[Column]:
         chosen = self.scales[scale].columns
         return [column for column in self.columns if chosen is None or column.name in chosen]
+
+    def claims_at(self, scale: Scale) -> list[Claim]:
+        return [claim for claim in self.claims if claim.scales is None or scale in claim.scales]
 
     @model_validator(mode="after")
     def _names_exist(self) -> PaperTable:

@@ -19,6 +19,7 @@ from coterie.experiments.cells import FACTS, is_finished
 from coterie.experiments.paper_schema import NUMBERS, check_metric
 
 Array = NDArray[np.float64]
+_NOTHING: tuple[list[int], Array] = ([], np.zeros((0, 1)))
 _DISTRIBUTIONS = {  # metric -> (entry of the result, which statistic)
     "personal": ("personal_accuracy", "mean"),
     "personal-after-local": ("personal_accuracy_after_local", "mean"),
@@ -41,12 +42,13 @@ class Record:
     @functools.cached_property
     def _metrics(self) -> dict[str, tuple[list[int], Array]]:
         """By column of metrics.csv: the rounds in which it was measured, and (rounds, peers) values."""
-        columns: dict[str, dict[int, list[float]]] = {}
+        columns: dict[str, dict[int, dict[int, float]]] = {}
         with open(self.folder / "metrics.csv", newline="", encoding="utf-8") as file:
             for line in csv.DictReader(file):
+                number, peer = int(line["round"]), int(line["peer"])
                 for name, text in line.items():
                     if name not in ("round", "peer", "online") and text:
-                        columns.setdefault(name, {}).setdefault(int(line["round"]), []).append(float(text))
+                        columns.setdefault(name, {}).setdefault(number, {})[peer] = float(text)
         return {
             name: ([number + 1 for number in sorted(rounds)], _rows([rounds[n] for n in sorted(rounds)]))
             for name, rounds in columns.items()
@@ -54,14 +56,31 @@ class Record:
 
     def curve(self, metric: str) -> tuple[list[int], Array]:
         """The rounds, counted from 1, and the mean over peers in each."""
+        rounds, values = self.of_peers(metric)
+        return rounds, np.nanmean(values, axis=1) if rounds else np.zeros(0)
+
+    def of_peers(self, metric: str) -> tuple[list[int], Array]:
+        """The rounds, counted from 1, and the values in each: (rounds, peers), NaN for an absent peer."""
+        if metric == "divergence":
+            return self._divergence()
         if metric == "train-loss":
-            rounds, values = self._metrics.get("train_loss", ([], np.zeros((0, 1))))
-            return rounds, np.nanmean(values, axis=1) if rounds else np.zeros(0)
+            return self._metrics.get("train_loss", _NOTHING)
         column, _, point = metric.partition("-")
         name = {"personal": "accuracy", "global": "global_accuracy", "loss": "loss"}[column]
         point = point.replace("-", "_") or str(self.result["point"])
-        rounds, values = self._metrics.get(f"{name}_{point}", ([], np.zeros((0, 1))))
-        return rounds, np.nanmean(values, axis=1) if rounds else np.zeros(0)
+        return self._metrics.get(f"{name}_{point}", _NOTHING)
+
+    def _divergence(self) -> tuple[list[int], Array]:
+        """BlendDFL eq. 5: the local model of a round minus the aggregated model that it started from.
+
+        Only rounds whose predecessor was measured have one, the first never.
+        """
+        (rounds, local), (before, mixed) = map(self.of_peers, ("global-after-local", "global-after-mixing"))
+        pairs = [(n, before.index(r - 1)) for n, r in enumerate(rounds) if r - 1 in before]
+        if not pairs:
+            return _NOTHING
+        now, then = map(list, zip(*pairs, strict=True))
+        return [rounds[n] for n in now], local[now] - mixed[then]
 
     def bytes_until(self, round: int) -> float:
         """Bytes sent per peer in the first so many rounds."""
@@ -71,7 +90,7 @@ class Record:
 
     def last(self, column: str) -> float | None:
         """Mean over peers of a column of metrics.csv, when it was last measured."""
-        rounds, values = self._metrics.get(column, ([], np.zeros((0, 1))))
+        rounds, values = self._metrics.get(column, _NOTHING)
         return float(np.nanmean(values[-1])) if rounds else None
 
 
@@ -108,6 +127,8 @@ def measure(record: Record, metric: str, target: float | None = None) -> float |
         return record.last("train_loss")
     if metric.endswith("-to-target"):
         return _to_target(record, metric, target)
+    if metric == "divergence":
+        return _late_mean(record.curve(metric)[1])
     column = "accuracy" if metric.startswith("personal") else "global_accuracy"
     local, mixed = (record.last(f"{column}_{point}") for point in ("after_local", "after_mixing"))
     if metric.endswith("-mixing-gain"):
@@ -158,10 +179,15 @@ def _to_target(record: Record, metric: str, target: float | None) -> float | Non
     return float(first) if metric.startswith("rounds") else record.bytes_until(first)
 
 
-def _rows(values: list[list[float]]) -> Array:
-    """Rows of one length; where peers were absent, filled up with NaN."""
-    width = max(map(len, values))
-    return np.array([[*row, *[math.nan] * (width - len(row))] for row in values])
+def _late_mean(values: Array) -> float | None:
+    """Over the last tenth of the rounds: the difference of two accuracies jumps from round to round."""
+    return float(values[-math.ceil(len(values) / 10) :].mean()) if len(values) else None
+
+
+def _rows(values: list[dict[int, float]]) -> Array:
+    """A column for each peer; NaN where it was absent."""
+    peers = range(1 + max(max(row) for row in values))
+    return np.array([[row.get(peer, math.nan) for peer in peers] for row in values])
 
 
 def _number(value: Any) -> float | None:

@@ -102,43 +102,58 @@ def printed_number(
 
 @dataclass(frozen=True)
 class Order:
-    """Methods from best to worst, in ours and in the paper."""
+    """Methods from best to worst, in ours and in the paper; those with equal numbers share a place."""
 
     column: str
     metric: str
-    ours: list[str]
-    printed: list[str]
+    ours: list[list[str]]
+    printed: list[list[str]]
     agreeing: int  # pairs of methods in the paper's order
-    pairs: int  # of which the paper prints different numbers
+    pairs: int  # of which both the paper and we have different numbers
 
 
 def orders(reproduction: Reproduction) -> list[Order]:
     """For each column and metric of which the paper prints numbers for two methods or more."""
     found = []
-    for column, metric in itertools.product(reproduction.columns, reproduction.table.metrics):
+    compared = [metric for metric in reproduction.table.metrics if metric in reproduction.table.compared]
+    for column, metric in itertools.product(reproduction.columns, compared):
         ours, printed = {}, {}
         for row in reproduction.rows:
-            number = reproduction.number(row.name, column.name, metric)
+            values = _operand(reproduction, row.name, column.name, metric)
             value, _ = printed_number(reproduction.table, row, column.name, metric)
-            if number is not None and (metric in reproduction.table.compared or value is not None):
-                ours[row.name] = number.mean
-            if value is not None:
+            if values is not None:
+                ours[row.name] = math.fsum(values.values()) / len(values)
+            if value is not None:  # the paper's "never reached" is no number, so it has no place
                 printed[row.name] = value
-        if len(printed) > 1 and metric in reproduction.table.compared:
+        if len(printed) > 1:
             found.append(_order(column.name, metric, ours, printed))
     return found
 
 
 def _order(column: str, metric: str, ours: dict[str, float], printed: dict[str, float]) -> Order:
     pairs = itertools.combinations([name for name in ours if name in printed], 2)
-    both = [(a, b) for a, b in pairs if printed[a] != printed[b]]  # what is printed as equal has no order
-    agreeing = sum((ours[a] - ours[b]) * (printed[a] - printed[b]) > 0 for a, b in both)
+    both = [(a, b) for a, b in pairs if not any(_equal(values[a], values[b]) for values in (ours, printed))]
+    agreeing = sum((ours[a] > ours[b]) == (printed[a] > printed[b]) for a, b in both)
     few_is_good = metric.endswith("-to-target") or metric.endswith("-spread")
+    return Order(
+        column, metric, _places(ours, few_is_good), _places(printed, few_is_good), agreeing, len(both)
+    )
 
-    def ranked(values: dict[str, float]) -> list[str]:
-        return sorted(values, key=lambda name: values[name], reverse=not few_is_good)
 
-    return Order(column, metric, ranked(ours), ranked(printed), agreeing, len(both))
+def _places(values: dict[str, float], few_is_good: bool) -> list[list[str]]:
+    """From best to worst, those with equal numbers together."""
+    places: list[list[str]] = []
+    for name in sorted(values, key=lambda name: values[name], reverse=not few_is_good):
+        if places and _equal(values[places[-1][0]], values[name]):
+            places[-1].append(name)
+        else:
+            places.append([name])
+    return places
+
+
+def _equal(one: float, other: float) -> bool:
+    """But for rounding; two targets that were never reached are equally far."""
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,7 @@ class Verdict:
 
 
 def judge(reproduction: Reproduction, claim: Claim) -> Verdict:
-    """A claim holds if it holds for the means over seeds, in every column it is about."""
+    """A claim holds if it holds for the means over the seeds of both sides, in every column it is about."""
     comparisons = [
         _compare(reproduction, claim, higher, lower, column)
         for column in _columns(reproduction, claim)
@@ -169,7 +184,7 @@ def judge(reproduction: Reproduction, claim: Claim) -> Verdict:
 
 
 def verdicts(reproduction: Reproduction) -> list[Verdict]:
-    return [judge(reproduction, claim) for claim in reproduction.table.claims]
+    return [judge(reproduction, claim) for claim in reproduction.table.claims_at(reproduction.scale)]
 
 
 def _columns(reproduction: Reproduction, claim: Claim) -> list[str]:
@@ -191,11 +206,15 @@ def _compare(
     below = _operand(reproduction, lower, column, metric)
     if below is None:
         return None
-    difference = math.fsum(above.values()) / len(above) - math.fsum(below.values()) / len(below)
+    seeds = [seed for seed in above if seed in below]  # on others, one side has other data
+    if not seeds:
+        return None
+    above_mean, below_mean = (math.fsum(side[seed] for seed in seeds) / len(seeds) for side in (above, below))
+    difference = above_mean - below_mean
     if math.isnan(difference):
         return None  # neither reached its target
     text = f"{_place(column, higher, lower)}{higher} - {lower} = {difference:+.2f}"
-    pairs = [above[seed] - below[seed] for seed in above if seed in below]
+    pairs = [above[seed] - below[seed] for seed in seeds]
     paired = interval(pairs) if all(map(math.isfinite, pairs)) else None
     if paired is not None and paired.low is not None and paired.low <= 0 <= (paired.high or 0):
         text += " (within the noise of the seeds)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,23 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from coterie.experiments.paper_schema import Column, Figure, Row
-from coterie.reporting.drawing import COLOURS, colour_of, line_style, new_figure, plain, save
+from coterie.reporting.drawing import (
+    COLOURS,
+    GREY,
+    LINES,
+    MARKERS,
+    colour_of,
+    line_style,
+    new_figure,
+    plain,
+    save,
+)
 from coterie.reporting.measures import is_percentage
 from coterie.reporting.reproduction import Reproduction, printed_number
 
 MOST_BETWEEN_MARKERS = 8
 _LEGEND_LETTERS = 26
+_LEVELS = (":", "-.", (0, (6, 2)), (0, (1, 4)))
 
 
 def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
@@ -40,43 +52,97 @@ def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
 
 def _title(reproduction: Reproduction, figure: Figure) -> str:
     seeds = "1 seed" if reproduction.seeds == 1 else f"mean of {reproduction.seeds} seeds"
+    if figure.each_peer or figure.form == "heat-map":
+        seeds = "first seed"
     title = textwrap.fill(figure.title or reproduction.table.title, 60)
     return f"{title}\n{reproduction.name}, {reproduction.scale}, {seeds}"
 
 
+@dataclass(frozen=True)
+class _Curve:
+    """A line of a panel: whose it is, and how it looks."""
+
+    row: Row
+    column: Column
+    label: str
+    look: dict[str, Any]
+    peer: int | None = None  # None: the mean over peers
+
+
 def _curves(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
-    """A panel for each column and metric, a curve for each method, its band the spread over seeds."""
-    drawn = new_figure(1.8 + 4.2 * len(columns), 0.9 + 3.0 * len(figure.metrics))
-    panels = drawn.subplots(len(figure.metrics), len(columns), squeeze=False, sharex="col")
+    """A panel for each column (or one for all) and metric, a curve for each method."""
+    groups = [columns] if figure.together else [[column] for column in columns]
+    drawn = new_figure(1.8 + 4.2 * len(groups), 0.9 + 3.0 * len(figure.metrics))
+    panels = drawn.subplots(len(figure.metrics), len(groups), squeeze=False, sharex="col")
     for line, metric in zip(panels, figure.metrics, strict=True):
-        for axes, column in zip(line, columns, strict=True):
-            for row in rows:
-                _curve(axes, reproduction, row, column.name, metric)
+        for axes, group in zip(line, groups, strict=True):
+            for number, curve in enumerate(_curves_of(reproduction, figure, rows, group)):
+                _curve(axes, reproduction, curve, metric, number)
             if not axes.lines:
                 axes.text(0.5, 0.5, "not run yet", ha="center", va="center", transform=axes.transAxes)
-            axes.set_title(textwrap.fill(column.shown, 50), fontsize=9)
+            if metric == "divergence":
+                axes.axhline(0, color=GREY, lw=0.8, zorder=0)
+            if not figure.together:
+                axes.set_title(textwrap.fill(group[0].shown, 50), fontsize=9)
             _name_axes(axes, figure.x_label or "round", metric, first=axes is line[0])
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(drawn, panels[0, 0])
     return drawn
 
 
-def _curve(axes: Axes, reproduction: Reproduction, row: Row, column: str, metric: str) -> None:
-    number = reproduction.rows.index(row)  # not among those of this figure: a method looks the same in all
-    records = list(reproduction.records.get((row.name, column), {}).values())
-    curves = [record.curve(metric) for record in records]
-    curves = [(rounds, values) for rounds, values in curves if rounds]
-    if not curves:
+def _curves_of(
+    reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]
+) -> list[_Curve]:
+    """Numbered among all rows or columns, not those of this figure: each looks the same in all figures."""
+    curves = []
+    for dashes, row in enumerate(rows):
+        for column in columns:
+            if figure.together:
+                look = line_style(reproduction.columns.index(column)) | {"linestyle": _cycle(LINES, dashes)}
+                label = column.shown if len(rows) == 1 else f"{row.shown}, {column.shown}"
+                curves.append(_Curve(row, column, label, look))
+                continue
+            look = line_style(reproduction.rows.index(row))
+            if not figure.each_peer:
+                curves.append(_Curve(row, column, row.shown, look))
+                continue
+            for peer in range(_peers(reproduction, row, column)):
+                own = {"linestyle": _cycle(LINES, peer), "marker": _cycle(MARKERS, peer)}
+                curves.append(_Curve(row, column, f"{row.shown}, peer {peer}", look | own, peer))
+    return curves
+
+
+def _peers(reproduction: Reproduction, row: Row, column: Column) -> int:
+    by_seed = reproduction.records.get((row.name, column.name), {})
+    return int(by_seed[min(by_seed)].result["peers"]) if by_seed else 0
+
+
+def _cycle(looks: tuple[str, ...], number: int) -> str:
+    return looks[number % len(looks)]
+
+
+def _curve(axes: Axes, reproduction: Reproduction, curve: _Curve, metric: str, number: int) -> None:
+    rounds, values = _values(reproduction, curve, metric)
+    if not rounds:
         return
-    rounds = curves[0][0]
-    values = np.stack([one for where, one in curves if where == rounds])
     values = values * (100 if is_percentage(metric) else 1)
     step = max(1, len(rounds) // MOST_BETWEEN_MARKERS)
     axes.plot(
-        rounds, values.mean(0), label=row.shown, ms=4, markevery=(number % step, step), **line_style(number)
-    )
+        rounds, values.mean(0), label=curve.label, ms=4, markevery=(number % step, step), **curve.look
+    )  # fmt: skip
     if len(values) > 1:
-        axes.fill_between(rounds, values.min(0), values.max(0), color=colour_of(number), alpha=0.15, lw=0)
+        axes.fill_between(rounds, values.min(0), values.max(0), color=curve.look["color"], alpha=0.15, lw=0)
+
+
+def _values(reproduction: Reproduction, curve: _Curve, metric: str) -> tuple[list[int], Any]:
+    """Rounds and (seeds, rounds) values; a single peer's of the first seed: in others it has other data."""
+    by_seed = reproduction.records.get((curve.row.name, curve.column.name), {})
+    if curve.peer is not None and by_seed:
+        rounds, of_peers = by_seed[min(by_seed)].of_peers(metric)
+        return rounds, of_peers[None, :, curve.peer] if rounds else of_peers
+    measured = [one for one in (record.curve(metric) for record in by_seed.values()) if one[0]]
+    rounds = measured[0][0] if measured else []
+    return rounds, np.stack([values for where, values in measured if where == rounds] or [np.zeros(0)])
 
 
 def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
@@ -127,12 +193,15 @@ def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
                 yerr=[0.0 if n is None or n.std is None else n.std for n in numbers],
                 ms=5, capsize=2, label=one.shown, **line_style(number),
             )  # fmt: skip
-            for row in flat:
+            for place, row in enumerate(flat):
                 level = reproduction.number(row.name, one.name, metric)
                 if level is not None:
+                    # Lines and levels of one column share its colour, unless there is only that column.
+                    look = number if len(lines) > 1 else len(reproduction.columns) + place
                     axes.axhline(
-                        level.mean, color=colour_of(number), ls=":", label=f"{row.shown}, {one.shown}"
-                    )
+                        level.mean, color=colour_of(look), ls=_LEVELS[place % len(_LEVELS)],
+                        label=row.shown if len(lines) == 1 else f"{row.shown}, {one.shown}",
+                    )  # fmt: skip
         _name_axes(axes, figure.x_label, metric, first=True)
     _legend(drawn, panels[0])
     return drawn
@@ -168,7 +237,7 @@ def _heat_maps(reproduction: Reproduction, figure: Figure, rows: list[Row], colu
             axes.axhline(border + 0.5, color="white", lw=0.6)
             axes.axvline(border + 0.5, color="white", lw=0.6)
         drawn.colorbar(image, ax=axes, shrink=0.75)
-    drawn.supxlabel("sender (each map has its own colours; seed 0)", fontsize=8)
+    drawn.supxlabel("sender (each map has its own colours)", fontsize=8)
     drawn.supylabel("receiver", fontsize=8)
     return drawn
 

@@ -162,11 +162,15 @@ def _plain(value: float, metric: str) -> str:
 def _order_lines(reproduction: Reproduction) -> list[str]:
     labels = {column.name: column.shown for column in reproduction.columns}
     return [
-        f"{labels[order.column]}, {order.metric}: ours {' > '.join(order.ours)}; "
-        f"paper {' > '.join(order.printed)}; {order.agreeing} of {order.pairs} pairs agree"
+        f"{labels[order.column]}, {order.metric}: ours {_places(order.ours)}; "
+        f"paper {_places(order.printed)}; {order.agreeing} of {order.pairs} pairs agree"
         for order in orders(reproduction)
         if order.ours
     ]
+
+
+def _places(places: list[list[str]]) -> str:
+    return " > ".join(" = ".join(names) for names in places)
 
 
 def _claim_lines(reproduction: Reproduction) -> list[str]:
