@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,15 @@ from coterie.protocol.trees import Params, Tree, fitting, map_tree, per_row, row
 _MAP_CHUNK_BYTES = 64 << 20
 _SUM_BLOCK_BYTES = 2 << 20  # columns of all payloads that are summed together: they stay in cache
 _FEWEST_SUMMED = 1024  # columns
+
+Spread: TypeAlias = Callable[[Callable[[Any], object], Sequence[Any]], object]
+"""Does a piece of work on each of several things, perhaps beside each other, and waits for all."""
+
+
+def one_after_another(work: Callable[[Any], object], things: Sequence[Any]) -> None:
+    """The plainest way to spread work."""
+    for thing in things:
+        work(thing)
 
 
 @dataclass(frozen=True)
@@ -39,11 +49,16 @@ class Inbox:
     sealed = False
 
     def __init__(
-        self, parcels: Sequence[Parcel], n_rows: int, came_back: Callable[[], Tree] | None = None
+        self,
+        parcels: Sequence[Parcel],
+        n_rows: int,
+        came_back: Callable[[], Tree] | None = None,
+        spread: Spread = one_after_another,
     ) -> None:
         self._parcels = tuple(parcels)
         self._n_rows = n_rows
         self._came_back = came_back
+        self._spread = spread
 
     @cached_property
     def returned(self) -> Tree:
@@ -84,7 +99,7 @@ class Inbox:
         """Sum of the payloads that each row received, each message times its weight (default 1)."""
         total: Tree | None = None
         for parcel, part in zip(self._parcels, self._split(weights), strict=True):
-            added = map_tree(WeightedSum.of(parcel, part, self._n_rows), parcel.payload)
+            added = map_tree(WeightedSum.of(parcel, part, self._n_rows, self._spread), parcel.payload)
             total = added if total is None else map_tree(torch.add, total, added)
         return {} if total is None else total
 
@@ -97,7 +112,7 @@ class Inbox:
         total: Params = {}
         arrived: Params = {}
         for parcel, part in zip(self._parcels, self._split(weights), strict=True):
-            add = WeightedSum.of(parcel, part, self._n_rows)
+            add = WeightedSum.of(parcel, part, self._n_rows, self._spread)
             weight = None if part is None else part.double()
             share = torch.bincount(parcel.rows, weight, minlength=self._n_rows).double()
             for name, leaf in fitting(parcel.payload, mine).items():
@@ -122,6 +137,7 @@ class Inbox:
             torch.cat((parcel.rows, oneself)),
             self._n_rows,
             torch.cat((weights.double(), own.double())),
+            self._spread,
         )
         return {**mine, **{name: add(mine[name]) for name in sent}}
 
@@ -208,18 +224,28 @@ class WeightedSum:
     source: Tensor
     offsets: Tensor
     weights: Tensor | None
+    spread: Spread = one_after_another
 
     @classmethod
-    def of(cls, parcel: Parcel, weights: Tensor | None, n_rows: int) -> WeightedSum:
-        return cls.over(parcel.source, parcel.rows, n_rows, weights)
+    def of(
+        cls, parcel: Parcel, weights: Tensor | None, n_rows: int, spread: Spread = one_after_another
+    ) -> WeightedSum:
+        return cls.over(parcel.source, parcel.rows, n_rows, weights, spread)
 
     @classmethod
-    def over(cls, source: Tensor, rows: Tensor, n_rows: int, weights: Tensor | None = None) -> WeightedSum:
+    def over(
+        cls,
+        source: Tensor,
+        rows: Tensor,
+        n_rows: int,
+        weights: Tensor | None = None,
+        spread: Spread = one_after_another,
+    ) -> WeightedSum:
         """Message m adds row `source[m]` of what is summed to row `rows[m]` of the result."""
         order = torch.argsort(rows, stable=True)
         counts = torch.bincount(rows, minlength=n_rows)
         offsets = counts.cumsum(0) - counts
-        return cls(source[order], offsets, None if weights is None else weights[order])
+        return cls(source[order], offsets, None if weights is None else weights[order], spread)
 
     def __call__(self, leaf: Tensor) -> Tensor:
         weights = None if self.weights is None else self.weights.to(leaf.dtype)
@@ -233,6 +259,6 @@ class WeightedSum:
             total = add(table)
         else:
             total = table.new_empty(len(self.offsets), table.shape[1])
-            for source, target in zip(table.split(block, 1), total.split(block, 1), strict=True):
-                target.copy_(add(source.contiguous()))
+            blocks = list(zip(table.split(block, 1), total.split(block, 1), strict=True))
+            self.spread(lambda pair: pair[1].copy_(add(pair[0].contiguous())), blocks)
         return total.reshape(len(self.offsets), *leaf.shape[1:])

@@ -116,7 +116,8 @@ class Simulation:
         shards = self.shards or [torch.arange(self.topology.nodes)]
         nodes = [self._node(part) for part in cut(shards, self.executor, self.others)]
         withheld = frozenset(n for node in nodes for n in node.buffers) if self.local_buffers else frozenset()
-        self._router = Router(self.topology, [node.ids for node in nodes], withheld, self.sealing)
+        ids, spread = [node.ids for node in nodes], self.executor.workers.map
+        self._router = Router(self.topology, ids, withheld, self.sealing, spread)
         self.totals = Totals.zero(self.topology.nodes)
         for node in nodes:
             node.begin(-1, self.topology.graph(0), torch.ones(node.rows, dtype=torch.bool))

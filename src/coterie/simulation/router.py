@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.errors import ContractError
 from coterie.protocol import Exchange, Inbox, Parcel, SealedInbox, Tree
+from coterie.protocol.inbox import Spread, one_after_another
 from coterie.protocol.sealing import SEALED_INBOXES, Sealing
 from coterie.protocol.trees import map_tree, per_row, row_bytes, without
 from coterie.topology import Topology
@@ -31,6 +32,7 @@ class Router:
 
     withheld: names of tensors that never leave a node (BatchNorm statistics kept local).
     sealing: how sealed exchanges are added up; whichever it is, a message counts as the bytes of its payload.
+    spread: how inboxes share out the summing of models, over worker threads for example.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Router:
         blocks: Sequence[Tensor],
         withheld: frozenset[str],
         sealing: Sealing = "plain",
+        spread: Spread = one_after_another,
     ) -> None:
         self._topology = topology
+        self._spread = spread
         self._sealing = sealing
         self._blocks = blocks
         self._withheld = withheld
@@ -72,7 +76,8 @@ class Router:
         else:
             arrives = torch.ones(len(senders), dtype=torch.bool)
         parcels = self._parcels(payloads, senders[arrives], receivers[arrives])
-        kinds: Sequence[Callable[..., Inbox]] = [SealedInbox if sealed else Inbox] * len(self._blocks)
+        kind = partial(SealedInbox if sealed else Inbox, spread=self._spread)
+        kinds: Sequence[Callable[..., Inbox]] = [kind] * len(self._blocks)
         if sealed and self._sealing != "plain":
             missing = self._parcels(payloads, senders[~arrives], receivers[~arrives])
             kinds = [partial(SEALED_INBOXES[self._sealing], missing=part) for part in missing]
