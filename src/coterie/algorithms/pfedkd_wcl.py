@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
 from coterie.algorithms.fedavg import adopt, require_fraction
+from coterie.algorithms.paper_settings import PFEDKD_WCL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.distillation import kl_divergence, kl_from, of_samples, softened
 from coterie.learning.gradients import full_gradient
@@ -30,17 +31,7 @@ from coterie.protocol import (
 )
 from coterie.protocol.trees import per_row, take
 
-_PAPER: dict[str, Any] = {
-    "alpha": 0.1,
-    "server_lr": 0.01,
-    "training.steps": 20,
-    "training.batch_size": 20,
-    "training.lr": 0.01,
-    "training.lr_decay": 1.0,
-    "training.momentum": 0.0,
-    "training.weight_decay": 0.0,
-    "training.clip": 0.0,
-}
+_PAPER: dict[str, Any] = {"alpha": 0.1, "server_lr": 0.01, **PFEDKD_WCL_TRAINING}
 
 
 @dataclass(frozen=True)
