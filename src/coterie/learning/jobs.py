@@ -16,7 +16,7 @@ from coterie.protocol.node import Batch, Loss, Prepare, Samples
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream
 
-_GATHER_BYTES = 2 << 20  # inputs of training batches that are gathered together
+_GATHER_BYTES = 4 << 20  # inputs of training batches that are gathered together
 _PREPARED_STEPS = 64  # local steps for which a loss prepares at once
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
 
