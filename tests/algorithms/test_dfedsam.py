@@ -14,7 +14,7 @@ from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.dfedsam import DFedSAM, SharpnessAware
 from coterie.errors import ConfigError
 from coterie.learning import SGD, Gradients, Outer
-from coterie.learning.updates import Moved
+from coterie.learning.updates import Moved, Pass
 from coterie.simulation import Simulation
 from coterie.training import Training
 
@@ -83,13 +83,15 @@ def added_up(value: torch.Tensor | Moved) -> torch.Tensor:
 def test_zero_gradient_moves_nothing() -> None:
     """A row without any gradient must not divide by its norm; factored and plain gradients alike."""
     params = {"w": torch.ones(2, 2, 3), "b": torch.ones(2, 2)}
+    inputs = torch.tensor([[[1.0, 0.0, 0.0]]]).repeat(2, 1, 1)
+    taken = Pass(inputs, inputs @ params["w"].mT, params["w"], params["b"])
     seen: list[dict[str, torch.Tensor]] = []
 
     def gradient() -> Gradients:
         seen.append({name: added_up(value) for name, value in params.items()})
         delta = torch.tensor([[[0.0, 0.0]], [[3.0, 0.0]]])
         return {
-            "w": Outer(delta, torch.tensor([[[1.0, 0.0, 0.0]]]).repeat(2, 1, 1)),
+            "w": Outer(delta, taken),
             "b": delta[:, 0] * 4 / 3,
         }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -402,12 +402,17 @@ def test_gradients_of_many_rows_equal_autograd(model: str, padded: bool) -> None
     assert float(small[norms.argmin()]) == pytest.approx(float(norms.min()), rel=1e-5)
 
 
+@pytest.mark.parametrize("same", [True, False], ids=["same-batch", "other-batch"])
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("model", ["dense", "batch-norm"])
-def test_gradients_at_moved_weights_are_those_at_the_sum(model: str, padded: bool) -> None:
-    """A step away that is never added to the weights, as sharpness-aware steps take it."""
+def test_gradients_at_moved_weights_are_those_at_the_sum(model: str, padded: bool, same: bool) -> None:
+    """A step away that is never added to the weights, as sharpness-aware steps take it.
+
+    The step may come from the same batch, whose products are known by then, or from another one.
+    """
     module = seeded(MODELS[model])
     params, batch, _ = one_batch(module, padded)
+    first = batch if same else replace(batch, x=batch.x.flip(1) * 1.5)
     names = tuple(dict(module.named_parameters()))
     batched = StackedLayers(module)  # type: ignore[arg-type]
 
@@ -416,7 +421,7 @@ def test_gradients_at_moved_weights_are_those_at_the_sum(model: str, padded: boo
         found = batched.gradients(own, batch, cross_entropy, names)[1]
         return {name: g.dense(params[name]) if isinstance(g, Outer) else g for name, g in found.items()}
 
-    step = scaled(batched.gradients(dict(params), batch, cross_entropy, names)[1], torch.tensor([0.5, -2.0]))
+    step = scaled(batched.gradients(dict(params), first, cross_entropy, names)[1], torch.tensor([0.5, -2.0]))
     assert any(isinstance(value, Outer) for value in step.values())
     apart = gradients({**params, **{name: moved(params[name], step[name]) for name in names}})
     added = {name: params[name].clone() for name in names}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coterie.learning.updates import Gradients, Moved, Outer
+from coterie.learning.updates import Gradients, Moved, Outer, Pass
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
@@ -19,10 +19,10 @@ _ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Leaky
 
 @dataclass
 class _Tape:
-    """What the backward pass needs: each linear layer's inputs and outputs, in order."""
+    """What the backward pass needs of each linear layer, in order."""
 
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
+    passes: dict[str, Pass]
+    outputs: dict[str, Tensor]  # with their history
 
 
 class StackedLayers:
@@ -81,9 +81,9 @@ class StackedLayers:
         wanted = [*tape.outputs.values(), *(leaves[name] for name in direct)]
         found = torch.autograd.grad(losses.sum(), wanted)
         gradients: Gradients = dict(zip(direct, found[len(tape.outputs) :], strict=True))
-        for (name, inputs), delta in zip(tape.inputs.items(), found, strict=False):
+        for (name, taken), delta in zip(tape.passes.items(), found, strict=False):
             if f"{name}.weight" in only:
-                gradients[f"{name}.weight"] = Outer(delta, inputs)
+                gradients[f"{name}.weight"] = Outer(delta, taken)
             if f"{name}.bias" in only:
                 gradients[f"{name}.bias"] = delta.sum(1)
         return losses.detach(), gradients
@@ -92,12 +92,12 @@ class StackedLayers:
         x = batch.x
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
-                tape_inputs = x.detach()
-                x = _linear(leaves, name, x)
+                inputs, x = x.detach(), _linear(leaves, name, x)
                 if f"{name}.weight" in only or f"{name}.bias" in only:
                     if not x.requires_grad:
                         x.requires_grad_()
-                    tape.inputs[name], tape.outputs[name] = tape_inputs, x
+                    weight, bias = leaves[f"{name}.weight"], leaves.get(f"{name}.bias")
+                    tape.passes[name], tape.outputs[name] = Pass(inputs, x.detach(), weight, bias), x
             elif isinstance(layer, nn.BatchNorm1d):
                 statistics = _batch_statistics(layer, leaves, name, x, batch.present)
                 for key in (f"{name}.weight", f"{name}.bias"):
@@ -135,8 +135,14 @@ def _linear(params: Params, name: str, x: Tensor) -> Tensor:
     """
     weight, bias = params[f"{name}.weight"], params.get(f"{name}.bias")
     if isinstance(weight, Moved):
+        step, taken = weight.step, weight.step.taken
+        if weight.known(x):
+            y = taken.outputs
+            if bias is not None and taken.bias is not None:
+                y = y + (bias - taken.bias)[:, None]
+            return torch.baddbmm(y, taken.gram, step.delta)
         y = _linear({**params, f"{name}.weight": weight.weight}, name, x)
-        return torch.baddbmm(y, torch.bmm(x, weight.step.inputs.transpose(1, 2)), weight.step.delta)
+        return torch.baddbmm(y, torch.bmm(x, step.inputs.mT), step.delta)
     if weight.shape[1] >= _WIDE or x.requires_grad:
         return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
     return (torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[:, :, None], weight, x.mT)).mT

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeAlias, cast
 
 import torch
@@ -20,6 +21,24 @@ Memory: TypeAlias = dict[str, Params]
 
 
 @dataclass(frozen=True)
+class Pass:
+    """A linear layer's pass over a batch: a second one nearby need not compute all of it again.
+
+    Good until weight and bias are changed in place.
+    """
+
+    inputs: Tensor  # (rows, batch, in)
+    outputs: Tensor  # (rows, batch, out)
+    weight: Tensor
+    bias: Tensor | None
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """(rows, batch, batch) inputs inputs^T."""
+        return torch.bmm(self.inputs, self.inputs.mT)
+
+
+@dataclass(frozen=True)
 class Outer:
     """A linear layer's weight gradient as a product of its two factors, never multiplied out.
 
@@ -28,7 +47,11 @@ class Outer:
     """
 
     delta: Tensor  # (rows, batch, out)
-    inputs: Tensor  # (rows, batch, in)
+    taken: Pass
+
+    @property
+    def inputs(self) -> Tensor:
+        return self.taken.inputs
 
     def dense(self, like: Tensor) -> Tensor:
         """Multiplied out, in the memory order of the weights `like`: sums of both are then far faster."""
@@ -37,11 +60,10 @@ class Outer:
         return torch.bmm(self.delta.mT, self.inputs)
 
     def squared_norm(self) -> Tensor:
-        gram = torch.bmm(self.delta, self.delta.transpose(1, 2))
-        return (gram * torch.bmm(self.inputs, self.inputs.transpose(1, 2))).sum((1, 2))
+        return (torch.bmm(self.delta, self.delta.mT) * self.taken.gram).sum((1, 2))
 
     def scaled(self, factors: Tensor) -> Outer:
-        return Outer(self.delta * per_row(factors, self.delta), self.inputs)
+        return Outer(self.delta * per_row(factors, self.delta), self.taken)
 
 
 def _is_turned(weight: Tensor) -> bool:
@@ -75,6 +97,10 @@ class Moved:
 
     weight: Tensor
     step: Outer
+
+    def known(self, x: Tensor) -> bool:
+        """Whether the step was taken at this weight and over these x: both terms are then at hand."""
+        return self.weight is self.step.taken.weight and x.is_set_to(self.step.inputs)
 
 
 def moved(weight: Tensor, step: Tensor | Outer) -> Tensor:
