@@ -53,8 +53,9 @@ def over_seeds(name: str, once: Callable[[int], dict[str, float]]) -> Row:
 def simulated(seed: int, algorithm: str, **setting: Any) -> coterie.Run:
     """One run in one process and one thread, measured in its last round unless the setting says more."""
     plan = {"every": setting["rounds"], "global_accuracy": "never"} | setting.pop("evaluation", {})
+    execution = {"workers": 1} | setting.pop("execution", {})
     return coterie.simulate(
-        algorithm, seed=seed, evaluation=plan, execution={"workers": 1}, **{"peers": PEERS, **setting}
+        algorithm, seed=seed, evaluation=plan, execution=execution, **{"peers": PEERS, **setting}
     )
 
 

@@ -25,6 +25,7 @@ SETTING: dict[str, Any] = {
     "rounds": 200,
     "splitting": {"samples_per_peer": 100, "test_samples_per_peer": 200},
     "evaluation": {"every": 5},
+    "execution": {"executor": "stacked"},  # what is compared exactly must not be rounded in two ways
 }
 TRAINING = {"batch_size": 16, "lr": 0.05}
 T_EX = 5  # two slots for exchange and broadcast, three local steps

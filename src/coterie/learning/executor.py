@@ -34,7 +34,8 @@ _CACHE_BYTES = 8 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
 _DRAWN_BYTES = 64 << 20  # positions of training samples that are drawn together
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
-_EVEN_TASKS = 4  # tasks are cut in multiples of this, which two or four workers share evenly
+# From so many rows on, tasks are cut in multiples of this, which as many workers share evenly.
+_EVEN_TASKS = {8: 2, 48: 4}
 
 
 def batched_model(module: nn.Module, executor: ExecutorName) -> BatchedModel:
@@ -182,10 +183,15 @@ class Executor:
         self.visit(params, federation, everyone, torch.zeros_like(rows), see)
 
     def _chunk_rows(self, params: Params, rows: int) -> int:
+        """By the model and the number of rows, not by the workers, on which no result may depend.
+
+        Few rows make few chunks: a step of a small chunk is mostly overhead.
+        """
         if self._model.one_by_one:
             return 1
         in_cache = max(1, _CACHE_BYTES // max(1, row_bytes(dict(params))))
-        tasks = -(-rows // (in_cache * _EVEN_TASKS)) * _EVEN_TASKS
+        even = max((tasks for least, tasks in _EVEN_TASKS.items() if rows >= least), default=1)
+        tasks = -(-rows // (in_cache * even)) * even
         return -(-rows // tasks)
 
 
