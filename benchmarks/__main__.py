@@ -10,6 +10,7 @@ from rich.table import Table
 
 from benchmarks import algorithms, local_steps, peers, rounds, transport
 from coterie.learning import cores
+from coterie.learning.workers import keep_freed_memory
 
 ALL = {
     "dense": local_steps.dense,
@@ -26,6 +27,7 @@ ALL = {
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every run does; whatever is compared with it gains as well
     table = Table(title=f"Coterie benchmarks, {cores()} cores, torch {torch.__version__}")
     for column in ("what", "ratio", "wanted", ""):
         table.add_column(column, justify="left" if column == "what" else "right")

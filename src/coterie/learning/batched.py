@@ -19,6 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.errors import ConfigError
 from coterie.learning.own_randomness import OwnRandomness
+from coterie.learning.pooling import with_square_pools
 from coterie.learning.updates import Gradients
 from coterie.models import output_of
 from coterie.protocol.node import Batch, Loss
@@ -126,7 +127,7 @@ class OneByOne:
         """This thread's module, whose parameters and buffers share the memory of row 0 of `params`."""
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
-            module = self._local.module = copy.deepcopy(self._module)
+            module = self._local.module = with_square_pools(copy.deepcopy(self._module))
             self._local.slots = {
                 name: value
                 for name, value in [*module.named_parameters(), *module.named_buffers()]
