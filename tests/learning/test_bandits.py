@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -20,11 +21,11 @@ from coterie.randomness import stream
 
 @dataclass
 class Dense:
-    """Every arm in a list, every pull in a list; equations 3 and 4 taken literally."""
+    """Every arm in a list, every pull in a list; equations 3 and 4 taken literally, in exact numbers."""
 
     nodes: list[int]
     size: int
-    pulled: list[tuple[tuple[int, ...], float, float]] = field(default_factory=list)  # (arm, reward, q)
+    pulled: list[tuple[tuple[int, ...], str | Fraction, str]] = field(default_factory=list)  # arm, reward, q
 
     @property
     def arms(self) -> list[tuple[int, ...]]:
@@ -33,14 +34,13 @@ class Dense:
     def n(self, arm: tuple[int, ...]) -> int:
         return sum(played == arm for played, _, _ in self.pulled)
 
-    def mu(self, arm: tuple[int, ...]) -> float:
-        return sum(r for played, r, _ in self.pulled if played == arm) / self.n(arm)
+    def mu(self, arm: tuple[int, ...]) -> Fraction:
+        return Fraction(sum(Fraction(r) for played, r, _ in self.pulled if played == arm), self.n(arm))
 
-    def phi(self, arm: tuple[int, ...], j: tuple[int, ...]) -> float:
-        total, u = 0.0, len(set(arm) & set(j))
-        for played, r, q in self.pulled:
-            if played == j:
-                total += 1.0 if u == 0 else r if u == self.size else min(r + q / u, 1.0)
+    def phi(self, arm: tuple[int, ...], j: tuple[int, ...]) -> Fraction:
+        total, u = Fraction(0), len(set(arm) & set(j))
+        for r, q in ((Fraction(r), Fraction(q)) for played, r, q in self.pulled if played == j):
+            total += 1 if u == 0 else r if u == self.size else min(r + q / u, Fraction(1))
         return total / self.n(j)
 
     def competitive(self) -> set[tuple[int, ...]]:
@@ -66,8 +66,8 @@ def histories(draw: st.DrawFn) -> Dense:
     arms = list(itertools.combinations(sorted(reachable + away), size))
     few = draw(st.lists(st.sampled_from(arms), min_size=1, max_size=6))
     for _ in range(draw(st.integers(0, 12))):
-        reward = draw(st.integers(0, 20)) / 20
-        q = draw(st.sampled_from([0.0, 0.05, 0.1, 0.5, 3.0]))
+        reward = Fraction(draw(st.integers(0, 20)), 20)
+        q = draw(st.sampled_from(["0", "0.05", "0.1", "0.5", "3"]))
         dense.pulled.append((draw(st.sampled_from(few)), reward, q))
     return dense
 
@@ -76,7 +76,8 @@ def sparse(dense: Dense, probability: float = 0.5) -> Bandit:
     bandit = Bandit.fresh(1, max(1, len(dense.pulled)), dense.size)
     for arm, reward, q in dense.pulled:
         played = Arms(torch.tensor([arm]), torch.tensor([probability]).double(), torch.ones(1))
-        bandit = bandit.update(played, torch.tensor([reward], dtype=torch.float64), q, torch.tensor([True]))
+        accuracy = torch.tensor([float(Fraction(reward))])  # float32, as accuracies are
+        bandit = bandit.update(played, accuracy, float(q), torch.tensor([True]))
     return bandit
 
 
@@ -120,9 +121,11 @@ def test_an_arm_is_drawn_from_the_competitive_set_with_its_tsallis_probability(
     chosen = tuple(arms.groups[0].tolist())
     assert chosen in competitive
     assert int(arms.competitive) == len(competitive)
-    losses = np.array([sum((1 - r) / 0.5 for arm, r, _ in dense.pulled if arm == a) for a in competitive])
+    losses = np.array(
+        [sum(2 * (1 - float(Fraction(r))) for arm, r, _ in dense.pulled if arm == a) for a in competitive]
+    )
     weights = _by_bisection(losses, len(dense.pulled) + 1)
-    assert float(arms.probability) == pytest.approx(weights[competitive.index(chosen)], rel=1e-8)
+    assert float(arms.probability) == pytest.approx(weights[competitive.index(chosen)], rel=1e-6)
 
 
 def _by_bisection(losses: np.ndarray, t: int) -> np.ndarray:
@@ -168,21 +171,45 @@ def test_tsallis_weights() -> None:
 
 def test_an_infinite_q_leaves_what_was_never_pulled_and_the_best() -> None:
     new, pulled = parts(
-        Dense(list(range(6)), 3, [((0, 1, 2), 0.4, 1e9), ((1, 2, 3), 0.8, 1e9), ((0, 4, 5), 0.6, 1e9)])
+        Dense(
+            list(range(6)),
+            3,
+            [((0, 1, 2), "0.4", "1e9"), ((1, 2, 3), "0.8", "1e9"), ((0, 4, 5), "0.6", "1e9")],
+        )
     )
     assert len(new) == 20 - 3
     assert pulled == [(1, 2, 3)]
 
 
 def test_with_q_zero_only_arms_disjoint_from_worse_groups_and_the_best_compete() -> None:
-    new, pulled = parts(Dense(list(range(7)), 3, [((0, 1, 2), 0.4, 0.0), ((0, 1, 3), 0.8, 0.0)]))
+    new, pulled = parts(Dense(list(range(7)), 3, [((0, 1, 2), "0.4", "0"), ((0, 1, 3), "0.8", "0")]))
     assert new == list(itertools.combinations([3, 4, 5, 6], 3))
     assert pulled == [(0, 1, 3)]  # k_bar, although it shares nodes with the worse group
 
 
 def test_a_perfect_reward_leaves_arms_whose_bound_is_one() -> None:
-    new, pulled = parts(Dense(list(range(6)), 3, [((0, 1, 2), 0.2, 0.1), ((3, 4, 5), 1.0, 0.1)]))
+    new, pulled = parts(Dense(list(range(6)), 3, [((0, 1, 2), "0.2", "0.1"), ((3, 4, 5), "1", "0.1")]))
     assert (new, pulled) == ([], [(3, 4, 5)])
+
+
+@pytest.mark.parametrize("hundredths", range(0, 90, 7))
+def test_a_bound_that_equals_the_best_mean_competes(hundredths: int) -> None:
+    """Accuracies of 100 validation images, q = 0.1; in float32 half of these bounds would be below."""
+    worse, best = Fraction(hundredths, 100), Fraction(hundredths + 10, 100)
+    new, pulled = parts(Dense(list(range(8)), 3, [((0, 1, 2), worse, "0.1"), ((3, 4, 5), best, "0.1")]))
+    # One node of (0, 1, 2) may come again, as r + q / 1 equals the best mean; two may not.
+    allowed = [arm for arm in itertools.combinations(range(8), 3) if len({0, 1, 2} & set(arm)) <= 1]
+    assert new == [arm for arm in allowed if arm != (3, 4, 5)]
+    assert pulled == [(3, 4, 5)]
+
+
+def test_of_two_best_arms_the_lowest_is_always_played() -> None:
+    """With q = 0 a worse arm that overlaps both leaves only k_bar, and nodes that it does not have."""
+    pulls = [((1, 4, 5), "0.8", "0"), ((0, 2, 3), "0.8", "0"), ((0, 1, 6), "0.4", "0")]
+    for order in itertools.permutations(pulls):
+        new, pulled = parts(Dense(list(range(7)), 3, list(order)))
+        assert pulled == [(0, 2, 3)]
+        assert new == list(itertools.combinations([2, 3, 4, 5], 3))
 
 
 def test_state_and_draws_do_not_depend_on_the_rows_beside_them() -> None:

@@ -18,6 +18,9 @@ from coterie.protocol import Links
 from coterie.randomness import Stream
 
 _CHUNK = 1 << 22  # pairs of nodes that are looked at together
+# Rewards are accuracies, quotients of small numbers, so that a bound often equals the best mean, while their
+# float32 values differ by some 1e-8. Such arms compete: eq. 4 has >=.
+_TIE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,8 @@ class Choice:
         eligible, mu = significant & self.playable, self.means[:, :, -1]
         highest = mu.masked_fill(~eligible, -torch.inf)
         highest = highest.amax(1) if highest.shape[1] else highest.new_full((len(mu),), -torch.inf)
-        most = (self.means >= highest[:, None, None]).sum(2) - 1  # phi falls with the overlap
-        best = eligible & (mu == highest[:, None])
+        most = (self.means >= highest[:, None, None] - _TIE).sum(2) - 1  # phi falls with the overlap
+        best = eligible & (mu >= highest[:, None] - _TIE)
         for member in self.groups.unbind(2) if mu.shape[1] else ():  # of equal arms the lowest
             lowest = member.masked_fill(~best, torch.iinfo(torch.long).max).amin(1, keepdim=True)
             best = best & (member == lowest)
