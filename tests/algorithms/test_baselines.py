@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.algorithms.d_psgd import DPSGD
+from coterie.algorithms.dac import DAC
+from coterie.algorithms.dac_var import DACVar
 from coterie.algorithms.dfedavgm import DFedAvgM
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.fedprox import FedProx
@@ -404,7 +406,21 @@ def test_random_takes_everyone_when_there_are_too_few(simulation: Maker) -> None
     )
 
 
-@pytest.mark.parametrize("algorithm", [RandomGossip(peers=1), Local(best=True)], ids=["random", "local"])
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: RandomGossip(peers=0), lambda: Oracle(peers=-1), lambda: FedProx(mu=-0.1)],
+    ids=["random-gossip", "oracle", "fedprox"],
+)
+def test_impossible_settings_are_refused(wrong: Callable[[], Any]) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [RandomGossip(peers=1), Local(best=True), DAC(peers=1), DACVar(peers=1)],
+    ids=["random-gossip", "local", "dac", "dac-var"],
+)
 def test_the_model_with_the_lowest_validation_loss_is_kept(
     simulation: Maker, algorithm: Algorithm[Any]
 ) -> None:

@@ -195,6 +195,14 @@ def test_incomplete_groups_teach_nothing(simulation: Maker) -> None:
     assert int(run.blocks[0].state.bandit.pulls.sum()) == 0
 
 
+def test_a_group_of_which_one_is_missing_teaches_nothing(simulation: Maker) -> None:
+    run = simulation(PPDL(), topology=Loss(make("full", peers=6, seed=2), 0.2, 0))
+    answers = run.step().traffic[-1]
+    arrived = torch.bincount(answers.receivers[answers.delivered], minlength=6)
+    assert {2, 3} <= set(arrived.tolist()), "some peers must hear from a part of their group, some from all"
+    assert torch.equal(run.blocks[0].state.bandit.pulls.sum(1), (arrived == 3).int())
+
+
 def test_a_changing_graph_restricts_the_arms(simulation: Maker) -> None:
     topology = make("random-regular(4,every=1)", peers=10, seed=1)
     run = simulation(PPDL(), topology=topology, peers=10)

@@ -27,12 +27,14 @@ BLEND = {
     "temperature": 3.0,
     **training(epochs=5, batch_size=64, lr=0.01, lr_decay=0.998, momentum=0.0, weight_decay=5e-4, clip=10.0),
 }
+BLEND_TRAINING = {key: value for key, value in BLEND.items() if key != "temperature"}
 # "The batch size is 128 ... 5 epochs per round ... 1 epoch for the personal part ... 0.1 ... 0.99x ... 0.9"
 DIRECTED = {
     "head_epochs": 1,
     **training(epochs=5, batch_size=128, lr=0.1, lr_decay=0.99, momentum=0.9, weight_decay=5e-4, clip=10.0),
 }
 # "5 of which are selected ... (10 in synthetic data) ... batch size of 20 ... 20 local epochs ... 0.01"
+DIRECTED_TRAINING = {key: value for key, value in DIRECTED.items() if key != "head_epochs"}
 STEPS = training(steps=20, batch_size=20, lr=0.01, lr_decay=1.0, momentum=0.0, weight_decay=0.0, clip=0.0)
 TEACHING = {"alpha": 0.1, "server_lr": 0.01, **STEPS}
 
@@ -83,11 +85,11 @@ TABLE: dict[str, dict[str, Values]] = {
     },
     "local": {
         "ppdl": {"best": True, **training(optimizer="adam", epochs=3, batch_size=8, lr=1e-4, clip=0.0)},
-        "dfedpgp": {key: value for key, value in DIRECTED.items() if key != "head_epochs"},
+        "dfedpgp": DIRECTED_TRAINING,
         "pfedkd-wcl": STEPS,
     },
     "fedavg": {
-        "dfedpgp": {**{k: v for k, v in DIRECTED.items() if k != "head_epochs"}, "participation": 0.1},
+        "dfedpgp": {**DIRECTED_TRAINING, "participation": 0.1},
         "pfedkd-wcl": {**STEPS, "participation": 0.25},
         "pfedkd-wcl-synthetic": {**STEPS, "participation": 0.1},
     },
@@ -100,7 +102,7 @@ TABLE: dict[str, dict[str, Values]] = {
             **training(batch_size=128, lr=0.1, lr_decay=0.998, weight_decay=5e-4, clip=10.0),
         },
         "dfedpgp": {
-            **{k: v for k, v in DIRECTED.items() if k != "head_epochs"},
+            **DIRECTED_TRAINING,
             "participation": 0.1,
             "pull": 0.5,
             "global_epochs": 2,
@@ -113,7 +115,62 @@ TABLE: dict[str, dict[str, Values]] = {
     },
     "random-gossip": {"ppdl": {**PPDL, **training(epochs=3, lr=1e-4)}},
     "oracle": {"ppdl": {**PPDL, **training(epochs=3, lr=1e-4)}},
+    **{
+        name: {
+            "ppdl": {**PPDL, "tau": 30.0, **training(epochs=3, lr=1e-4)},
+            "paper": {**PPDL, "peers": 5, "tau": 30.0, **training(epochs=3, lr=1e-4)},
+        }
+        for name in ("dac", "dac-var")
+    },
+    "d-psgd": {"blend-dfl": BLEND_TRAINING},
+    "dfedavgm": {
+        "blend-dfl": {"momentum": 0.9, **BLEND_TRAINING, "training.weight_decay": 0.0},
+        "dfedpgp": {"momentum": 0.9, **DIRECTED_TRAINING},
+    },
+    "dfedavgm-p": {"dfedpgp": {"momentum": 0.9, **DIRECTED}},
+    "dfedsam": {
+        "blend-dfl": {"rho": 0.01, **BLEND_TRAINING, "training.weight_decay": 0.0, "training.clip": 0.0}
+    },
+    "osgp": {"dfedpgp": DIRECTED_TRAINING},
+    # The authors' scripts: "lr 0.1 * 0.998^t, momentum 0, wd 5e-4, batch 128", density and a 0.5.
+    "dis-pfl": {
+        "paper": {
+            "density": 0.5,
+            "pruning": 0.5,
+            **training(epochs=5, batch_size=128, lr=0.1, lr_decay=0.998, momentum=0.0, weight_decay=5e-4),
+            **training(clip=10.0),
+        }
+    },
+    "fedper": {"dfedpgp": {"participation": 0.1, **DIRECTED_TRAINING}},
+    "fedrep": {
+        # The authors' scripts: 10 head epochs and 1 of the body.
+        "paper": {
+            "participation": 0.1,
+            "head_epochs": 10,
+            **training(epochs=1, batch_size=10, lr=0.01, momentum=0.5, clip=0.0),
+        },
+        "dfedpgp": {"participation": 0.1, **DIRECTED},
+    },
+    "fedbabu": {"dfedpgp": {"participation": 0.1, "finetune_epochs": 5, **DIRECTED_TRAINING}},
+    # a = 0.01 and b = 0.002 in pFedKD-WCL
+    "per-fedavg": {
+        name: {"adaptation_lr": 0.01, **STEPS, "training.lr": 0.002, "participation": share}
+        for name, share in (("pfedkd-wcl", 0.25), ("pfedkd-wcl-synthetic", 0.1))
+    },
+    "star-fedavg": {
+        name: {"exchange_every": every, **training(lr=0.01, batch_size=32)}
+        for name, every in (("paper", 20), ("emnist", 5))
+    },
+    # The switch is at iteration 2000 and 150.
+    "fedavg-plus": {
+        name: {"exchange_every": every, "switch_at": at, **training(lr=0.01, batch_size=32)}
+        for name, every, at in (("paper", 20, 2000 // 20), ("emnist", 5, 150 // 5))
+    },
 }
+
+
+def test_every_preset_is_in_the_table() -> None:
+    assert {name for name in algorithms if algorithms[name].presets} == set(TABLE)
 
 
 @pytest.mark.parametrize(("algorithm", "expected"), TABLE.items())

@@ -8,9 +8,10 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from coterie.algorithms.paper_settings import PPDL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.checkpointing import Best
-from coterie.learning.selection import reachable
+from coterie.learning.selection import reachable, require_peers
 from coterie.learning.similarity import draw, probabilities, rescored
 from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
 from coterie.protocol.trees import map_params, per_row
@@ -53,21 +54,12 @@ class DAC(Algorithm[DACState]):
         communication="one model and one score vector from each of M peers",
     )
     presets: ClassVar[Presets] = {
-        "ppdl": {
-            "peers": 3,
-            "tau": 30.0,
-            "training.epochs": 3,
-            "training.batch_size": 8,
-            "training.optimizer": "adam",
-            "training.lr": 1e-4,
-            "training.clip": 0.0,
-        },
-        "paper": {"peers": 5, "tau": 30.0, "training.batch_size": 8, "training.optimizer": "adam"},
+        "ppdl": {"peers": 3, "tau": 30.0, **PPDL_TRAINING},
+        "paper": {"peers": 5, "tau": 30.0, **PPDL_TRAINING},  # the rate is tuned there, too
     }
 
     def __post_init__(self) -> None:
-        if self.peers < 1:
-            raise ConfigError(f"peers must be at least 1, not {self.peers}")
+        require_peers(self.peers)
         if not self.tau >= 0:
             raise ConfigError(f"tau must be 0 or more, not {self.tau}")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import FedAvg
+from coterie.errors import ConfigError
 from coterie.protocol import Facts, Node, Params, Presets
 
 
@@ -30,6 +31,11 @@ class FedProx(FedAvg):
     presets: ClassVar[Presets] = {
         name: {"mu": 0.01, **FedAvg.presets[name]} for name in ("pfedkd-wcl", "pfedkd-wcl-synthetic")
     }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mu >= 0:
+            raise ConfigError(f"mu must be 0 or more, not {self.mu}")
 
     def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
         return {"proximal": (self.mu, received)}

@@ -9,7 +9,7 @@ from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
 from coterie.errors import ConfigError
 from coterie.learning.bandits import Bandit
 from coterie.learning.checkpointing import Best
-from coterie.learning.selection import reachable
+from coterie.learning.selection import reachable, require_peers
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull
 
 
@@ -76,8 +76,7 @@ class PPDL(Algorithm[PPDLState]):
     }
 
     def __post_init__(self) -> None:
-        if self.peers < 1:
-            raise ConfigError(f"peers must be at least 1, not {self.peers}")
+        require_peers(self.peers)
         if not self.q >= 0:
             raise ConfigError(f"q must be 0 or more, not {self.q}")
 

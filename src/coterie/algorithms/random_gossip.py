@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
 from coterie.algorithms.paper_settings import PPDL_TRAINING
 from coterie.learning.checkpointing import Best
-from coterie.learning.selection import choose, reachable
+from coterie.learning.selection import choose, reachable, require_peers
 from coterie.protocol import Algorithm, Facts, Links, Node, Params, Presets, Round, pull
 
 
@@ -44,6 +44,9 @@ class RandomGossip(Algorithm[PullState]):
         sealed=True,
     )
     presets: ClassVar[Presets] = {"ppdl": {"peers": 3, **PPDL_TRAINING}}
+
+    def __post_init__(self) -> None:
+        require_peers(self.peers)
 
     def init(self, node: Node) -> PullState:
         params = node.train(node.initial())

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from coterie.errors import ConfigError
 from coterie.protocol import Links, Node
+
+
+def require_peers(peers: int) -> None:
+    """Whoever learns from a number of peers needs at least one."""
+    if peers < 1:
+        raise ConfigError(f"peers must be at least 1, not {peers}")
 
 
 def reachable(node: Node) -> Links:

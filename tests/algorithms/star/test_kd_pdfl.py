@@ -10,7 +10,7 @@ import torch
 
 from coterie.algorithms.kd_pdfl import KDPDFL
 from coterie.errors import ConfigError
-from coterie.topology import Loss
+from coterie.topology import Loss, make
 
 UNIFORM = (1 - torch.eye(5)) / 5
 
@@ -36,7 +36,7 @@ class Reference:
             if total > 0:
                 others = sum(self.w[i, j] / total * model for j, model in pool.items())
                 self.models[i] = c * sent[i] + (1 - c) * others
-        for j in near:
+        for j in near if self.a.broadcast != "none" else ():
             self.cache[j][i] = self.models[i]
             if self.a.broadcast == "overwrite":
                 self.models[j] = self.models[i]
@@ -76,6 +76,24 @@ def test_rounds_follow_the_equations(settings: dict[str, Any], world: Any) -> No
         np.testing.assert_allclose(world.models(simulation), np.stack(reference.models), atol=1e-6)
         np.testing.assert_allclose(record.diagnostics["collaboration"], reference.w, atol=1e-6)
         assert float(record.diagnostics["collaboration"].min()) >= 0
+
+
+@pytest.mark.parametrize("broadcast", ["cache", "overwrite", "none"])
+def test_cached_models_of_absent_neighbours_count(broadcast: Any, world: Any) -> None:
+    """On fading links a star hears from some, and mixes what it last had of the others, too."""
+    algorithm = KDPDFL(exchange_every=4, use_cache=True, broadcast=broadcast, mu2=0.4, c_base=8.0)
+    topology = make("fading(2)", peers=5, seed=0)
+    simulation = world.simulation(algorithm, topology=topology)
+    reference, stale = Reference(algorithm, world, world.models(simulation)), 0
+    for t in range(20):
+        reach, star = topology.graph(t).adjacency(), world.star(t)
+        world.near = {i: reach[i].nonzero().flatten().tolist() for i in range(5)}
+        known = set(reference.cache[star])
+        reference.round(star)
+        stale += bool(world.near[star] and known - set(world.near[star]))
+        simulation.step()
+        np.testing.assert_allclose(world.models(simulation), np.stack(reference.models), atol=1e-6)
+    assert stale > 5
 
 
 def test_without_mu_it_is_the_uniform_average(world: Any) -> None:
