@@ -12,6 +12,7 @@
     │   ├── RefusedError     another peer's message, or ours at another peer, was not taken, with the reason
     │   └── UnreachableError another peer gave no answer; whether it took the message is unknown
     └── RunFolderError       a run folder exists, is damaged, or cannot be written
+        └── DamagedRunError  its checkpoint or its records are not what was written: it cannot go on
 
 Each message says what was wrong, where, and what to do about it.
 """
@@ -71,3 +72,7 @@ class UnreachableError(PeerError):
 
 class RunFolderError(CoterieError):
     """A run folder exists, is damaged, or cannot be written."""
+
+
+class DamagedRunError(RunFolderError):
+    """A run's checkpoint or records are not what was written; it cannot go on, and nothing was changed."""

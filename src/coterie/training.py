@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from coterie.errors import ConfigError
@@ -39,7 +40,7 @@ class Training:
             ("weight_decay", self.weight_decay >= 0, "0 or more"),
             ("clip", self.clip >= 0, "0 (no clipping) or more"),
         ):
-            if not valid:
+            if not valid or getattr(self, name) == inf:
                 raise ConfigError(f"training.{name} must be {wanted}, not {getattr(self, name)}")
         if self.epoch_groups and self.steps is not None:
             raise ConfigError("training.epoch_groups counts epochs: it does not go with training.steps")

@@ -118,6 +118,13 @@ def test_paths_start_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: py
     assert keyword.topology == f"edges({folder}/edges.csv,directed=true)"
 
 
+def test_a_file_for_hugging_face_starts_from_the_folder_too_a_name_does_not(tmp_path: Path) -> None:
+    (tmp_path / "patients.parquet").touch()
+    beside = resolve({"data": "huggingface(patients.parquet,label=ill)"}, base_dir=tmp_path)
+    assert beside.data == f"huggingface({tmp_path}/patients.parquet,label=ill)"
+    assert resolve({"data": "huggingface(ylecun/mnist)"}, base_dir=tmp_path).data == "huggingface(ylecun/mnist)"
+
+
 def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     assert resolve({}).data_dir == str(tmp_path)
@@ -148,6 +155,8 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         ({"peers": "ten"}, "peers"),
         ({"rounds": -1}, "rounds"),
         ({"training": {"lr": -1.0}}, r"training\.lr"),
+        ({"training": {"lr": float("inf")}}, r"training\.lr"),
+        ({"training": {"weight_decay": float("inf")}}, r"training\.weight_decay"),
         ({"training": {"lr": float("nan")}}, r"training\.lr"),
         ({"training": {"optimizer": "adm"}}, "optimizer"),
         ({"faults": {"churn": 1.5}}, r"faults\.churn"),

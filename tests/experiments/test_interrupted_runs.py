@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.errors import RunFolderError
+from coterie.errors import DamagedRunError, RunFolderError
 
 ROUNDS = 5
 EXPERIMENT: dict[str, Any] = {
@@ -62,7 +63,7 @@ MOMENTS: list[tuple[str, float]] = [
 SCRIPT = """
     import json, os, resource, signal, sys
     import coterie
-    from coterie.errors import RunFolderError
+    from coterie.errors import DamagedRunError, RunFolderError
     from coterie.simulation import engine
 
     job = json.load(sys.stdin)
@@ -215,3 +216,38 @@ def test_resuming_a_finished_run_changes_nothing(whole: coterie.Run) -> None:
     for name, content in before.items():
         if name != "result.json":  # its seconds are summed from rounded ones
             assert (whole.run_dir / name).read_bytes() == content, name
+
+
+def _without_peer_2_in_round_1(text: bytes) -> bytes:
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"1,2,"))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("metrics.csv", lambda text: b"garbage\n"),
+        ("metrics.csv", lambda text: text[:300]),
+        ("metrics.csv", lambda text: text + b"\xff"),
+        ("metrics.csv", lambda text: text.replace(b"0.", b"x.", 1)),
+        ("metrics.csv", _without_peer_2_in_round_1),
+        ("metrics.csv", None),
+        ("rounds.csv", lambda text: b"\n".join(text.splitlines()[:-1])),
+        ("rounds.csv", None),
+        ("checkpoint.safetensors", lambda text: text[:1000]),
+    ],
+)
+def test_damaged_records_are_refused_and_left_alone(
+    name: str, damage: Any, whole: coterie.Run, tmp_path: Path
+) -> None:
+    """To go on would replace a good result by one of what is left."""
+    assert whole.run_dir is not None
+    folder = tmp_path / "run"
+    shutil.copytree(whole.run_dir, folder)
+    if damage is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(damage((folder / name).read_bytes()))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(DamagedRunError, match=name):
+        coterie.simulate(resume_from=folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

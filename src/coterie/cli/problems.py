@@ -14,7 +14,14 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from coterie.errors import ConfigError, CoterieError, DataError, RunFolderError, TopologyError
+from coterie.errors import (
+    ConfigError,
+    CoterieError,
+    DamagedRunError,
+    DataError,
+    RunFolderError,
+    TopologyError,
+)
 
 _MISTAKES = (ConfigError, DataError, TopologyError, RunFolderError)
 
@@ -62,6 +69,8 @@ def running(folder: Path, command: str) -> Iterator[None]:
         if (folder / "config.toml").exists():
             raise KeyboardInterrupt(f"go on with: {command}") from None
         raise
+    except DamagedRunError:
+        raise  # it cannot go on
     except RunFolderError as error:
         if (folder / "config.toml").exists():
             raise RunFailedError(f"{error}; go on with: {command}") from None

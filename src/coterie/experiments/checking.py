@@ -119,10 +119,13 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(table.get("models"), Mapping):
         absolute = {name: str(base / name) if is_file_reference(name) else name for name in table["models"]}
         table["models"] = {absolute[name]: peers for name, peers in table["models"].items()}
-    head, parenthesis, inside = str(table.get("topology", "")).partition("(")
-    if parenthesis and head.strip() == "edges":
-        end = min(place for place in (inside.find(","), inside.find(")"), len(inside)) if place >= 0)
-        table["topology"] = f"edges({base / inside[:end].strip()}{inside[end:]}"
+    for key, call, always in (("topology", "edges", True), ("data", "huggingface", False)):
+        head, parenthesis, inside = str(table.get(key, "")).partition("(")
+        if parenthesis and head.strip() == call:
+            end = min(place for place in (inside.find(","), inside.find(")"), len(inside)) if place >= 0)
+            path = base / inside[:end].strip()
+            if always or path.exists():  # else it is the name of a data set
+                table[key] = f"{call}({path}{inside[end:]}"
     if table.get("data_dir"):
         table["data_dir"] = str((base / Path(str(table["data_dir"])).expanduser()).resolve())
     return table

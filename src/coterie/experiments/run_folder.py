@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from coterie.errors import RunFolderError
+from coterie.errors import DamagedRunError, RunFolderError
 from coterie.experiments.config import load_toml, resolve
 from coterie.experiments.history import COLUMNS, History, Measurement, measurement_of
 from coterie.experiments.schema import Experiment
@@ -118,22 +118,40 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         write_atomically(self.path / "result.json", json.dumps(result, indent=2).encode())
 
-    def cut(self, round: int) -> History:
-        """Drop the records from `round` on, and return what the others say."""
+    def cut(self, round: int, peers: int) -> History:
+        """Drop the records from `round` on, and return what the others say, which must be complete."""
+        kept = {name: self._lines_before(round, name) for name in _HEADERS}
+        history = self._history(kept, round, peers)
+        history.collaboration = self._rewrite_diagnostics(round)
         for leftover in self.path.glob(".*.tmp"):  # of a write that was killed
             leftover.unlink(missing_ok=True)
-        history = History()
-        rows: dict[int, list[dict[str, str]]] = {}
-        for line in self._rewrite_csv("metrics.csv", round):
-            rows.setdefault(int(line["round"]), []).append(line)
-        history.seconds = [float(line["seconds"]) for line in self._rewrite_csv("rounds.csv", round)]
-        list(self._rewrite_csv("links.csv", round))
-        history.collaboration = self._rewrite_diagnostics(round)
-        for number, lines in sorted(rows.items()):
-            measured = _measurement(number, lines)
-            if measured.values:
-                history.measurements.append(measured)
+        for name, lines in kept.items():
+            if (self.path / name).exists():
+                self._rewrite_csv(name, lines)
         return history
+
+    def _history(self, kept: dict[str, list[dict[str, str]]], rounds: int, peers: int) -> History:
+        history = History()
+        try:
+            history.seconds = [float(line["seconds"]) for line in kept["rounds.csv"]]
+            measured = [(int(line["round"]), int(line["peer"])) for line in kept["metrics.csv"]]
+            if measured != [(round, peer) for round in range(rounds) for peer in range(peers)]:
+                raise ValueError(f"it lacks lines of the {rounds} rounds that the checkpoint has")
+            for number in range(rounds):
+                lines = kept["metrics.csv"][number * peers : (number + 1) * peers]
+                found = _measurement(number, lines)
+                if found.values:
+                    history.measurements.append(found)
+        except (ValueError, KeyError) as error:
+            raise self._damaged("metrics.csv", error) from None
+        if len(history.seconds) != rounds:
+            raise self._damaged("rounds.csv", f"it has {len(history.seconds)} of {rounds} rounds")
+        return history
+
+    def _damaged(self, name: str, what: object) -> DamagedRunError:
+        return DamagedRunError(
+            f"{self.path / name} is damaged, so that the run cannot go on: {what}; nothing was changed"
+        )
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
@@ -164,19 +182,24 @@ class RunFolder:
                 f"cannot write {self.path / name}: {error.strerror}; what was written before is intact"
             ) from None
 
-    def _rewrite_csv(self, name: str, round: int) -> list[dict[str, str]]:
+    def _lines_before(self, round: int, name: str) -> list[dict[str, str]]:
+        """Whole lines of the rounds before this one; the last line may have been cut short by a crash."""
         path = self.path / name
         if not path.exists():
             return []
-        with open(path, newline="", encoding="utf-8") as file:
-            kept = [
-                line
-                for line in csv.DictReader(file)
-                if None not in line.values() and line["round"].isdigit() and int(line["round"]) < round
-            ]
+        try:
+            with open(path, newline="", encoding="utf-8") as file:
+                return [
+                    line
+                    for line in csv.DictReader(file)
+                    if None not in line.values() and line["round"].isdigit() and int(line["round"]) < round
+                ]
+        except (ValueError, KeyError, csv.Error) as error:
+            raise self._damaged(name, error) from None
+
+    def _rewrite_csv(self, name: str, kept: list[dict[str, str]]) -> None:
         lines = [",".join(_HEADERS[name]), *(",".join(line[key] for key in _HEADERS[name]) for line in kept)]
-        write_atomically(path, ("\n".join(lines) + "\n").encode())
-        return kept
+        write_atomically(self.path / name, ("\n".join(lines) + "\n").encode())
 
     def _rewrite_diagnostics(self, round: int) -> torch.Tensor | None:
         """Returns the last collaboration weights that are kept."""
@@ -184,7 +207,7 @@ class RunFolder:
         if not path.exists():
             return None
         kept, weights = [], None
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:  # a line cut short by a crash

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import ConfigError, RunFolderError
+from coterie.errors import ConfigError, DamagedRunError
 from coterie.experiments.history import History, distribution
 from coterie.experiments.prepare import Objects, Prepared, prepare
 from coterie.experiments.run_folder import RunFolder
@@ -188,10 +188,12 @@ class _Runner:
             if folder.checkpoint.exists():
                 notes = load_checkpoint(folder.checkpoint, simulation)
                 if notes["executor"] != name:
-                    raise RunFolderError(
+                    raise DamagedRunError(
                         f"{folder.path}: the checkpoint was made by executor {notes['executor']!r}"
                     )
-            return self._play(simulation, folder.cut(simulation.round), folder)
+            return self._play(
+                simulation, folder.cut(simulation.round, self.prepared.federation.peers), folder
+            )
 
     def _workers(self) -> Workers:
         keep_freed_memory()

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from coterie.errors import RunFolderError
+from coterie.errors import DamagedRunError
 from coterie.files import write_atomically
 from coterie.protocol.state import named_tensors, rebuilt
 from coterie.simulation.engine import Simulation, Totals
@@ -43,7 +43,7 @@ def load_checkpoint(path: Path, simulation: Simulation) -> dict[str, Any]:
         def saved(name: str, fresh: Tensor, number: int = number) -> Tensor:
             tensor = tensors.get(f"state/{number}/{name}")
             if tensor is None or tensor.shape != fresh.shape or tensor.dtype != fresh.dtype:
-                raise RunFolderError(
+                raise DamagedRunError(
                     f"{path} does not fit this experiment: {name!r} is missing or has another shape"
                 )
             return tensor.to(fresh.device)
@@ -61,7 +61,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"{path} is not a readable checkpoint: {error}") from None
+        raise DamagedRunError(f"{path} is not a readable checkpoint: {error}") from None
     if metadata.get("format") != _FORMAT:
-        raise RunFolderError(f"{path} is not a checkpoint of this version of Coterie")
+        raise DamagedRunError(f"{path} is not a checkpoint of this version of Coterie")
     return tensors, metadata
