@@ -200,6 +200,45 @@ def test_a_broken_cell_is_reported_while_the_others_finish(coterie: Command, fol
     assert "Broken cells" in done.stdout
 
 
+def test_unreadable_records_break_their_cell_alone(coterie: Command, table: str, folder: Path) -> None:
+    options = ("reproduce", table, "--jobs", "1", "--out", "out", "--no-plots")
+    assert coterie(*options).exit_code == 0
+    path = next((folder / "out" / "cells").glob("local*/result.json"))
+    path.write_bytes(path.read_bytes()[:50])
+    before = sorted(path.parent.iterdir())
+    for more in ((), ("--tables-only",)):
+        done = coterie(*options, "--json", *more)
+        assert done.exit_code == 1
+        (result,) = json.loads(done.stdout)
+        assert [(cell["row"], cell["seed"]) for cell in result["broken"]] == [("local", 0)]
+        assert f"{path.relative_to(folder)} cannot be read" in result["broken"][0]["error"]
+        numbers = {(line["row"], line["metric"]): line["mean"] for line in result["numbers"]}
+        assert numbers["d-psgd", "global"] is not None
+        assert numbers["local", "global"] is None
+    assert sorted(path.parent.iterdir()) == before  # nothing is deleted
+
+
+def test_what_has_none_of_the_names_is_skipped(coterie: Command, table: str, folder: Path) -> None:
+    (folder / "other.toml").write_text(TABLE.replace('"d-psgd"', '"gossip-fedavg"'))
+    options = ("--jobs", "1", "--out", "out", "--no-plots", "--json")
+    done = coterie("reproduce", table, "other.toml", "--only", "gossip-fedavg", *options)
+    assert done.exit_code == 0, done.stderr
+    assert [result["name"] for result in json.loads(done.stdout)] == ["other"]
+    assert "note: skipped, for lack of a row or column called gossip-fedavg: own\n" in done.stderr
+    assert len(list((folder / "out" / "cells").glob("*/result.json"))) == 1
+    wrong = coterie("reproduce", table, "other.toml", "--only", "gossip-fedav", *options)
+    assert wrong.exit_code == 2
+    assert "did you mean gossip-fedavg" in wrong.stderr
+
+
+def test_whatever_is_wrong_with_a_cell_its_row_and_column_are_named(coterie: Command, folder: Path) -> None:
+    """A topology that does not fit is another kind of error than an unknown name."""
+    (folder / "own.toml").write_text(TABLE.replace('topology = "ring"', 'topology = "grid(3,3)"'))
+    done = coterie("reproduce", "own.toml")
+    assert done.exit_code == 2
+    assert "own, row local, column dir, scale smoke: grid(3,3)" in done.stderr
+
+
 def test_an_interruption_says_how_to_go_on(table: str, folder: Path) -> None:
     """Ctrl-C in a real process with two workers, after the first cell; the same command does the rest."""
     (folder / "own.toml").write_text(TABLE.replace("rounds = 2", "rounds = 400"))

@@ -79,6 +79,21 @@ def test_a_broken_cell_does_not_stop_the_others(coterie: Command, small: list[st
     assert "true clusters" in oracle["status"]
 
 
+def test_unreadable_records_do_not_hide_the_others(coterie: Command, small: list[str], folder: Path) -> None:
+    options = ("--over", "training.lr=0.05,0.2", "--out", "s", "--json")
+    assert sweep(coterie, small, *options).exit_code == 0
+    path = next((folder / "s" / "cells").glob("*/metrics.csv"))
+    path.unlink()
+    for more in ((), ("--tables-only",)):
+        done = sweep(coterie, small, *options, *more)
+        assert done.exit_code == 1, done.stderr
+        statuses = {
+            line["status"] == "finished": line["status"] for line in json.loads(done.stdout)["results"]
+        }
+        assert statuses.keys() == {True, False}
+        assert str(path.relative_to(folder)) in statuses[False]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -91,6 +106,23 @@ def test_a_broken_cell_does_not_stop_the_others(coterie: Command, small: list[st
             "two different keys",
         ),
         (["--over", "algorithm=local,d-psgd", "--compare", "local", "local"], "the same value twice"),
+        (
+            ["--over", "partition=iid,dirichlet(0.3)", "--seeds", "2", "--compare", "iid", "dirichlet(0.3)"],
+            "different data",
+        ),
+        (
+            [
+                "--over",
+                "training.lr=0.1,0.2",
+                "--over",
+                "training.momentum=0.1,0.2",
+                "--compare",
+                "0.1",
+                "0.2",
+            ],
+            "training.lr and training.momentum both take these values",
+        ),
+        (["--over", "training.lr=0.1,0.10"], "0.1 and 0.10 are the same value"),
         (["--seeds", "2", "--target", "80"], "between 0 and 1"),
         (["--seeds", "2", "--data", "mnist", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["--seeds", "2", "--data", "mnist"], "--data-dir"),

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.experiments.sweeping import Axis, combinations, parse_axis
+from coterie.experiments.cells import Cell
+from coterie.experiments.config import resolve
+from coterie.experiments.sweeping import Axis, combinations, compared_key, parse_axis
 
 
 def test_commas_inside_brackets_do_not_split() -> None:
@@ -17,7 +19,10 @@ def test_commas_inside_brackets_do_not_split() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["training.lr", "=1,2", "training.lr=", "peers=4,4", "seed=1,2"])
+@pytest.mark.parametrize(
+    "text",
+    ["training.lr", "=1,2", "training.lr=", "peers=4,4", "seed=1,2", "lr=0.1,0.10", "lr=.1,1e-1", "mu=1,1.0"],
+)
 def test_malformed_axes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--over"):
         parse_axis(text)
@@ -43,3 +48,25 @@ def test_a_key_cannot_be_swept_twice() -> None:
     axes = [parse_axis("peers=2,3"), parse_axis("peers=4,5")]
     with pytest.raises(ConfigError, match="peers is given twice"):
         combinations(axes, 1, lambda algorithm: {})
+
+
+def test_values_that_only_look_alike_are_two() -> None:
+    assert parse_axis("settings.exchange_every=1,true").values == ("1", "true")
+    assert parse_axis("topology=grid(2,3),grid(3,2)").values == ("grid(2,3)", "grid(3,2)")
+
+
+def swept(*over: str) -> list[Cell]:
+    planned = combinations([parse_axis(text) for text in over], 2, lambda algorithm: {"data": "digits"})
+    return [Cell(resolve(table), labels) for labels, table in planned]
+
+
+def test_what_is_compared_is_one_key_on_the_same_data() -> None:
+    rates = "training.lr=0.1,0.2"
+    assert compared_key(swept(rates, "partition=iid,dirichlet(0.3)"), "0.1", "0.2") == "training.lr"
+    with pytest.raises(ConfigError, match="did you mean iid"):
+        compared_key(swept("partition=iid,dirichlet(0.3)"), "iidd", "iid")
+    with pytest.raises(ConfigError, match="different data"):
+        compared_key(swept("partition=iid,dirichlet(0.3)"), "iid", "dirichlet(0.3)")
+    with pytest.raises(ConfigError, match=r"training\.lr and training\.momentum both take"):
+        compared_key(swept(rates, "training.momentum=0.1,0.2"), "0.1", "0.2")
+    assert compared_key(swept(rates, "training.momentum=0.1,0.3"), "0.1", "0.2") == "training.lr"

@@ -26,6 +26,7 @@ def write_cell(
     *,
     clusters: list[int] | None = None,
     floor: float = 0.5,
+    shares: list[list[float]] | None = None,
     **experiment: Any,
 ) -> Cell:
     """accuracies: (rounds, peers); the point is after local training, and after mixing is 0.1 lower."""
@@ -39,14 +40,15 @@ def write_cell(
     entry = {"mean": mean, "std": 0.01, "worst_decile": min(last), "per_peer": last}
     lower = {**entry, "mean": mean - 0.1}
     result = {
-        "point": "after_local", "peers": peers, "seconds": 1.5, "own_cluster_share": 0.25,
+        "point": "after_local", "peers": peers, "rounds": len(accuracies), "seconds": 1.5,
+        "own_cluster_share": 0.25,
         "personal_accuracy": entry, "personal_accuracy_after_local": entry,
         "personal_accuracy_after_mixing": lower, "global_accuracy": None,
         "bytes_sent_per_peer": 100.0, "bytes_sent_busiest": 100.0,
     }  # fmt: skip
     facts = {
         "clusters": clusters, "majority_floor": [floor] * peers,
-        "majority_floor_global": None, "shares": None,
+        "majority_floor_global": None, "shares": shares,
     }  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result))
     (folder / "facts.json").write_text(json.dumps(facts))

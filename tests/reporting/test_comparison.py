@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from coterie.errors import ConfigError
 from coterie.experiments.cells import Cell
 from coterie.reporting import comparison
 
@@ -76,12 +78,49 @@ def test_a_cell_without_records_is_named(cells: list[Cell], tmp_path: Path) -> N
     assert comparison.compare(comparison.read(cells, tmp_path), "a", "b")[0]["seeds"] == 2
 
 
-def test_only_runs_on_the_same_data_are_paired(tmp_path: Path, write_cell: Write) -> None:
-    cells = [
-        write_cell(tmp_path, {"partition": name, "seed": 0}, [[0.5]], partition=name)
-        for name in ("iid", "dirichlet(0.3)")
+def test_a_cell_with_unreadable_records_is_broken_and_the_others_are_shown(
+    cells: list[Cell], tmp_path: Path
+) -> None:
+    path = tmp_path / cells[0].name / "metrics.csv"
+    path.unlink()
+    swept = comparison.read(cells, tmp_path)
+    assert [one.unreadable for one in swept] == [True] + 5 * [False]
+    assert f"{path} cannot be read" in comparison.tidy(swept)[0]["status"]
+    assert comparison.summary(swept)[0]["seeds"] == 2
+    assert comparison.to_target(swept, 0.5)[0]["seeds"] == 2
+
+
+def test_a_numeric_axis_is_a_numeric_column_of_the_parquet_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: dict[str, list[Any]] = {}
+
+    class Frame:
+        def __init__(self, columns: dict[str, list[Any]], strict: bool) -> None:
+            written.update(columns)
+
+        def write_parquet(self, file: io.BytesIO) -> None:
+            file.write(b"PAR1")
+
+    monkeypatch.setattr(comparison.importlib.util, "find_spec", lambda name: name == "polars" or None)
+    monkeypatch.setattr(comparison.importlib, "import_module", lambda name: SimpleNamespace(DataFrame=Frame))
+    lines = [
+        {
+            "lr": "0.10",
+            "peers": "4",
+            "mu": "1",
+            "flag": "true",
+            "topology": "ring",
+            "seed": 0,
+            "global": None,
+        },
+        {"lr": "1e-2", "peers": "8", "mu": ".5", "flag": "false", "topology": "3", "seed": 1, "global": 0.5},
     ]
-    with pytest.raises(ConfigError, match="different data"):
-        comparison.compared_key(cells, "iid", "dirichlet(0.3)")
-    with pytest.raises(ConfigError, match="did you mean iid"):
-        comparison.compared_key(cells, "iidd", "iid")
+    comparison.write_parquet(lines, tmp_path / "results.parquet")
+    assert written == {
+        "lr": [0.1, 0.01], "peers": [4, 8], "mu": [1.0, 0.5], "flag": ["true", "false"],
+        "topology": ["ring", "3"], "seed": [0, 1], "global": [None, 0.5],
+    }  # fmt: skip
+    assert [type(value) for name in ("peers", "mu") for value in written[name]] == [int, int, float, float]
+    path = comparison.write_csv(lines, tmp_path / "results.csv")
+    assert path.read_text().splitlines()[1].startswith("0.10,4,1,true,ring,0,")

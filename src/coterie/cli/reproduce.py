@@ -78,9 +78,9 @@ def reproduce(
     if names == ["list"]:
         _list(json)
         return
-    wanted = {one.name: one for name in names for one in reproducing.find(name)}
-    reproducing.check_only(list(wanted.values()), scale.value, only or [])
-    plans = _plans(list(wanted.values()), scale.value, seeds, data_dir)
+    found = {one.name: one for name in names for one in reproducing.find(name)}
+    wanted = _with_some_of(only or [], list(found.values()), scale.value, quiet)
+    plans = _plans(wanted, scale.value, seeds, data_dir)
     if not tables_only:  # records are enough for tables
         running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
     finished = []
@@ -97,7 +97,8 @@ def reproduce(
         from coterie.reporting.reproduction_text import as_json
 
         playing.print_json([as_json(reproduction) for reproduction in finished])
-    if not tables_only and any(reproduction.broken for reproduction in finished):
+    # Cells that broke before are no failure of a command that runs nothing; records that it cannot read are.
+    if any(one.unreadable if tables_only else one.broken for one in finished):
         raise typer.Exit(1)
 
 
@@ -131,6 +132,20 @@ def _list(json: bool) -> None:
     typer.echo(
         "\ncoterie reproduce NAME --scale laptop --seeds 3 runs one of them; `all` or a paper, several."
     )
+
+
+def _with_some_of(
+    only: list[str], found: list[Reproducible], scale: ScaleName, quiet: bool
+) -> list[Reproducible]:
+    """Those that have one of the rows and columns named, or all if none is named."""
+    from coterie.experiments import reproducing
+
+    reproducing.check_only(found, scale, only)
+    wanted = [one for one in found if not only or one.parts(scale).intersection(only)]
+    skipped = ", ".join(one.name for one in found if one not in wanted)
+    if skipped:
+        note(f"note: skipped, for lack of a row or column called {' or '.join(only)}: {skipped}", quiet)
+    return wanted
 
 
 def _plans(

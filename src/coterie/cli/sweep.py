@@ -20,7 +20,7 @@ from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
     from coterie.experiments.cells import Cell
-    from coterie.experiments.sweeping import Axis
+    from coterie.reporting.comparison import Swept
 
 CELLS = "cells"
 
@@ -67,9 +67,9 @@ def sweep(
         asked = dataclasses.replace(asked, config=file)
     if target is not None and not 0 < target < 1:
         raise ConfigError(f"--target is an accuracy between 0 and 1, not {target}")
-    axes, cells = _plan(asked, over or [], seeds, quiet)
+    cells = _plan(asked, over or [], seeds, quiet)
     if compare is not None:
-        _check_compared(axes, *compare)
+        _check_compared(cells, *compare)
     if not tables_only:  # records are enough for tables
         running_cells.require_data(cell.experiment for cell in cells)
     folder = out or _default_folder(cells)
@@ -80,12 +80,12 @@ def sweep(
             CellProgress("sweep", cells, quiet) as progress,
         ):
             broken = runner.run(cells, progress)
-    _report(cells, folder, compare, target, json, quiet)
-    if broken:
+    swept = _report(cells, folder, compare, target, json, quiet)
+    if broken or any(one.unreadable for one in swept):
         raise typer.Exit(1)
 
 
-def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> tuple[list[Axis], list[Cell]]:
+def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     """The cells, checked before anything runs."""
     from coterie.cli import early
     from coterie.experiments.cells import Cell
@@ -99,7 +99,7 @@ def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> tuple[list[
     for labels, table in combinations(axes, seeds, asked.table):
         _give_hub_its_star(table, noted, quiet)
         cells.append(Cell(early.check(table), labels))
-    return axes, cells
+    return cells
 
 
 def _give_hub_its_star(table: dict[str, Any], noted: set[str], quiet: bool) -> None:
@@ -116,20 +116,11 @@ def _give_hub_its_star(table: dict[str, Any], noted: set[str], quiet: bool) -> N
         table["topology"] = "star"
 
 
-def _check_compared(axes: list[Axis], first: str, second: str) -> None:
-    """Find out before the runs that a value to compare is not among them."""
-    from coterie.registry import nearest
+def _check_compared(cells: list[Cell], first: str, second: str) -> None:
+    """Find out before the runs that nothing can be compared after them."""
+    from coterie.experiments.sweeping import compared_key
 
-    if first == second:
-        raise ConfigError(f"--compare {first} {second}: the same value twice differs by nothing")
-    known = [value for axis in axes for value in axis.values]
-    for name in (first, second):
-        if name not in known:
-            raise ConfigError(
-                f"--compare {name}: the sweep has no such value; {nearest(name, known or ['-'])}"
-            )
-    if not any(first in axis.values and second in axis.values for axis in axes):
-        raise ConfigError(f"--compare {first} {second}: these are values of two different keys")
+    compared_key(cells, first, second)
 
 
 def _default_folder(cells: list[Cell]) -> Path:
@@ -146,7 +137,7 @@ def _report(
     target: float | None,
     json: bool,
     quiet: bool,
-) -> None:
+) -> list[Swept]:
     from coterie.cli import playing
     from coterie.reporting import comparison
     from coterie.reporting.tables import show
@@ -167,13 +158,14 @@ def _report(
         note(f"written: {parquet}", quiet)
     if json:
         playing.print_json(tables)
-        return
+        return swept
     for name, lines in tables.items():
         if name != "results":
             show(_shown(name, lines), "")
     for one in swept:
         if one.error is not None:
             show(f"broken: {one.cell.describe()}: {one.error}")
+    return swept
 
 
 def _shown(name: str, lines: list[dict[str, Any]]) -> Any:

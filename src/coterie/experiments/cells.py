@@ -25,7 +25,7 @@ from coterie.errors import CoterieError, RunFolderError
 from coterie.experiments.schema import Experiment
 
 FACTS = "facts.json"
-_MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
+MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
 _DO_NOT_CHANGE_RESULTS = {"execution", "data_dir", "preset"}  # a preset's values are in settings and training
 
 
@@ -168,7 +168,7 @@ def _federation(data: str) -> Any:
 def _facts(run: Any, federation: Any) -> dict[str, Any]:
     own, common = _majority_floors(federation)
     shares = None
-    if run.peers <= _MOST_PEERS_IN_SHARES and bool(run.shares.any()):
+    if run.peers <= MOST_PEERS_IN_SHARES and bool(run.shares.any()):
         shares = [[round(value, 6) for value in row] for row in run.shares.tolist()]
     return {
         "clusters": None if run.clusters is None else run.clusters.tolist(),

@@ -87,7 +87,11 @@ class Column(Named):
 
 
 class Printed(Section):
-    """What the paper prints for a cell, in percent."""
+    """What the paper prints for a cell, in percent.
+
+    A note without a value says why there is none; for a metric such as rounds-to-target, that the paper's
+    method never reached the target.
+    """
 
     value: float | None = None
     spread: float | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.cells import Cell
 from coterie.experiments.checking import load_toml
 from coterie.experiments.paper_schema import Overrides, PaperTable, Row, Scale
@@ -28,6 +28,10 @@ class Reproducible:
     name: str
     table: PaperTable
 
+    def parts(self, scale: Scale) -> set[str]:
+        """The names of its rows and columns."""
+        return {part.name for part in (*self.table.rows_at(scale), *self.table.columns_at(scale))}
+
     def cells(self, scale: Scale, seeds: int, resolve: Resolve, data_dir: str | None = None) -> list[Cell]:
         """A run for each row, column and seed."""
         cells = []
@@ -40,7 +44,7 @@ class Reproducible:
                     labels = {"row": row.name, "column": column.name, "seed": seed}
                     try:
                         experiment = resolve({**overrides, "seed": seed})
-                    except ConfigError as error:
+                    except CoterieError as error:
                         where = f"{self.name}, row {row.name}, column {column.name}, scale {scale}"
                         raise ConfigError(f"{where}: {error}") from None
                     cells.append(Cell(experiment, labels))
@@ -58,9 +62,7 @@ def chosen(cells: Sequence[Cell], only: Collection[str]) -> list[Cell]:
 
 def check_only(wanted: Sequence[Reproducible], scale: Scale, only: Sequence[str]) -> None:
     """Refuse a name that is no row or column of anything wanted."""
-    known = {
-        part.name for one in wanted for part in (*one.table.rows_at(scale), *one.table.columns_at(scale))
-    }
+    known = {name for one in wanted for name in one.parts(scale)}
     for name in only:
         if name not in known:
             raise ConfigError(f"--only {name}: no row or column is called so; {nearest(name, sorted(known))}")

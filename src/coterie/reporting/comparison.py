@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import ConfigError
+from coterie.errors import RunFolderError
 from coterie.experiments.cells import Cell, breakage
-from coterie.registry import nearest
+from coterie.experiments.sweeping import compared_key, parse_value
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, measure, read_record
 from coterie.simulation import write_atomically
@@ -29,7 +29,6 @@ METRICS = {  # column of the tidy table -> metric
     "own_cluster_share": "own-cluster-share",
 }
 SUMMARISED = ("personal_accuracy", "worst_decile", "global_accuracy")
-_SAME_DATA = ("data", "partition", "peers", "seed", "splitting")
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,19 @@ class Swept:
     cell: Cell
     record: Record | None
     error: str | None
+    unreadable: bool = False  # it ran, but its records are damaged
 
 
 def read(cells: Sequence[Cell], where: Path) -> list[Swept]:
-    return [
-        Swept(cell, record, None if record else breakage(where / cell.name) or "not run")
-        for cell in cells
-        for record in [read_record(where / cell.name)]
-    ]
+    return [_read(cell, where / cell.name) for cell in cells]
+
+
+def _read(cell: Cell, folder: Path) -> Swept:
+    try:
+        record = read_record(folder)
+    except RunFolderError as error:  # the others are still worth a table
+        return Swept(cell, None, str(error), unreadable=True)
+    return Swept(cell, record, None if record else breakage(folder) or "not run")
 
 
 def tidy(swept: Sequence[Swept]) -> Lines:
@@ -126,37 +130,6 @@ def compare(swept: Sequence[Swept], first: str, second: str) -> Lines:
     return lines
 
 
-def compared_key(cells: Sequence[Cell], first: str, second: str) -> str:
-    """The label that takes both values; refuses values that change the data, for then there are no pairs."""
-    values: dict[str, list[str]] = {}
-    for cell in cells:
-        for key, value in cell.labels.items():
-            if key != "seed":
-                values.setdefault(key, []).append(str(value))
-    known = sorted({value for some in values.values() for value in some})
-    for name in (first, second):
-        if name not in known:
-            raise ConfigError(f"--compare {name}: the sweep has no such value; {nearest(name, known)}")
-    for key, some in values.items():
-        if first in some and second in some:
-            _require_same_data(cells, key, first, second)
-            return key
-    raise ConfigError(f"--compare {first} {second}: these are values of two different keys")
-
-
-def _require_same_data(cells: Sequence[Cell], key: str, first: str, second: str) -> None:
-    found: dict[Any, dict[str, Any]] = {}
-    for cell in cells:
-        others = tuple((k, v) for k, v in cell.labels.items() if k != key)
-        data = cell.experiment.model_dump(include=set(_SAME_DATA))
-        found.setdefault(others, {})[str(cell.labels[key])] = data
-    for by_value in found.values():
-        if by_value.get(first) != by_value.get(second):
-            raise ConfigError(
-                f"--compare {first} {second}: they are run on different data, so nothing can be paired"
-            )
-
-
 def _without_seed(swept: Sequence[Swept]) -> dict[tuple[tuple[str, Any], ...], list[int]]:
     """Which cells differ only in their seed."""
     groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
@@ -184,7 +157,7 @@ def write_parquet(lines: Lines, path: Path) -> Path | None:
     """With polars, or with pandas and pyarrow; None if neither is installed."""
     content = io.BytesIO()
     names = list(dict.fromkeys(name for line in lines for name in line))
-    columns = {name: [line.get(name) for line in lines] for name in names}
+    columns = {name: _as_numbers([line.get(name) for line in lines]) for name in names}
     if importlib.util.find_spec("polars") is not None:
         polars = importlib.import_module("polars")
         polars.DataFrame(columns, strict=False).write_parquet(content)
@@ -195,3 +168,11 @@ def write_parquet(lines: Lines, path: Path) -> Path | None:
         return None
     write_atomically(path, content.getvalue())
     return path
+
+
+def _as_numbers(values: list[Any]) -> list[Any]:
+    """Swept values are kept as the user wrote them; where all are numbers, so is the column."""
+    parsed: list[Any] = [parse_value(value) if isinstance(value, str) else None for value in values]
+    if not parsed or any(type(value) not in (int, float) for value in parsed):
+        return values
+    return parsed if all(type(value) is int for value in parsed) else [float(value) for value in parsed]

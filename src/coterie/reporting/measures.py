@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import json
 import math
 import statistics
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,12 @@ from coterie.experiments.cells import FACTS, is_finished
 from coterie.experiments.paper_schema import NUMBERS, check_metric
 
 Array = NDArray[np.float64]
+_NEEDED = {  # entries of the JSON files, columns of the CSV files
+    "result.json": ("point", "peers", "seconds", "personal_accuracy"),
+    FACTS: ("clusters", "majority_floor", "majority_floor_global", "shares"),
+    "metrics.csv": ("round", "peer"),
+    "rounds.csv": ("round", "bytes"),
+}
 _NOTHING: tuple[list[int], Array] = ([], np.zeros((0, 1)))
 _DISTRIBUTIONS = {  # metric -> (entry of the result, which statistic)
     "personal": ("personal_accuracy", "mean"),
@@ -43,8 +51,8 @@ class Record:
     def _metrics(self) -> dict[str, tuple[list[int], Array]]:
         """By column of metrics.csv: the rounds in which it was measured, and (rounds, peers) values."""
         columns: dict[str, dict[int, dict[int, float]]] = {}
-        with open(self.folder / "metrics.csv", newline="", encoding="utf-8") as file:
-            for line in csv.DictReader(file):
+        with _reading(self.folder, "metrics.csv"):
+            for line in self._lines("metrics.csv"):
                 number, peer = int(line["round"]), int(line["peer"])
                 for name, text in line.items():
                     if name not in ("round", "peer", "online") and text:
@@ -53,6 +61,29 @@ class Record:
             name: ([number + 1 for number in sorted(rounds)], _rows([rounds[n] for n in sorted(rounds)]))
             for name, rounds in columns.items()
         }
+
+    @functools.cached_property
+    def _bytes(self) -> dict[int, int]:
+        """By round, what all peers sent."""
+        with _reading(self.folder, "rounds.csv"):
+            return {int(line["round"]): int(line["bytes"]) for line in self._lines("rounds.csv")}
+
+    def _lines(self, name: str) -> Iterator[dict[str, str]]:
+        """The lines of a CSV file; a file that lost its end must not pass for a shorter run."""
+        with open(self.folder / name, newline="", encoding="utf-8") as file:
+            reader, last = csv.DictReader(file), -1
+            _require(name, reader.fieldnames or ())
+            for line in reader:
+                if None in line or None in line.values():
+                    raise ValueError(f"line {reader.line_num} has another number of columns than the first")
+                last = int(line["round"])
+                yield line
+            if last + 1 < self.result.get("rounds", 0):
+                raise ValueError(f"it ends after {last + 1} of {self.result['rounds']} rounds")
+
+    def require_readable(self) -> None:
+        """Find out now, not in the middle of a table or figure, that a file is missing or damaged."""
+        _ = self._metrics, self._bytes
 
     def curve(self, metric: str) -> tuple[list[int], Array]:
         """The rounds, counted from 1, and the mean over peers in each."""
@@ -84,8 +115,7 @@ class Record:
 
     def bytes_until(self, round: int) -> float:
         """Bytes sent per peer in the first so many rounds."""
-        with open(self.folder / "rounds.csv", newline="", encoding="utf-8") as file:
-            total = sum(int(line["bytes"]) for line in csv.DictReader(file) if int(line["round"]) < round)
+        total = sum(volume for number, volume in self._bytes.items() if number < round)
         return total / int(self.result["peers"])
 
     def last(self, column: str) -> float | None:
@@ -95,16 +125,37 @@ class Record:
 
 
 def read_record(folder: Path) -> Record | None:
-    """None if the cell is not finished."""
-    if not is_finished(folder):
-        return None
+    """None if the cell is not finished; RunFolderError if any of its files is missing or damaged."""
+    with _reading(folder):
+        if not is_finished(folder):
+            return None
+    record = Record(folder, _read_json(folder, "result.json"), _read_json(folder, FACTS))
+    record.require_readable()
+    return record
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    with _reading(folder, name):
+        entries = json.loads((folder / name).read_text(encoding="utf-8"))
+        _require(name, entries if isinstance(entries, dict) else ())
+    return dict(entries)
+
+
+def _require(name: str, present: Collection[str]) -> None:
+    lacking = [key for key in _NEEDED[name] if key not in present]
+    if lacking:
+        raise ValueError(f"it has no {lacking[0]!r}")
+
+
+@contextlib.contextmanager
+def _reading(folder: Path, name: str = "") -> Iterator[None]:
     try:
-        result, facts = (json.loads((folder / name).read_text()) for name in ("result.json", FACTS))
-    except (OSError, ValueError) as error:
+        yield
+    except (OSError, ValueError, csv.Error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise RunFolderError(
-            f"{folder} cannot be read: {error}; delete it, and its cell runs again"
+            f"{folder / name} cannot be read: {reason}; delete the cell's folder, and it runs again"
         ) from None
-    return Record(folder, result, facts)
 
 
 def measure(record: Record, metric: str, target: float | None = None) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coterie.errors import RunFolderError
 from coterie.experiments.cells import Cell, breakage
 from coterie.experiments.paper_schema import SCALES, Claim, Column, PaperTable, Printed, Row, Scale
 from coterie.reporting.intervals import Interval, interval
@@ -28,6 +29,9 @@ class Reproduction:
         default_factory=dict
     )  # by row and column, by seed
     broken: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    unreadable: list[tuple[str, str, int]] = field(
+        default_factory=list
+    )  # of the broken: with damaged records
     missing: list[tuple[str, str, int]] = field(default_factory=list)
 
     @property
@@ -76,7 +80,12 @@ def assemble(name: str, table: PaperTable, scale: Scale, cells: Sequence[Cell], 
     reproduction = Reproduction(name, table, scale)
     for cell in cells:
         row, column, seed = (cell.labels[key] for key in ("row", "column", "seed"))
-        record = read_record(where / cell.name)
+        try:
+            record = read_record(where / cell.name)
+        except RunFolderError as error:  # the others are still worth a table
+            reproduction.broken[row, column, seed] = str(error)
+            reproduction.unreadable.append((row, column, seed))
+            continue
         if record is not None:
             reproduction.records.setdefault((row, column), {})[seed] = record
             continue
@@ -120,14 +129,21 @@ def orders(reproduction: Reproduction) -> list[Order]:
         ours, printed = {}, {}
         for row in reproduction.rows:
             values = _operand(reproduction, row.name, column.name, metric)
-            value, _ = printed_number(reproduction.table, row, column.name, metric)
+            value = _printed_place(reproduction.table, row, column.name, metric)
             if values is not None:
                 ours[row.name] = math.fsum(values.values()) / len(values)
-            if value is not None:  # the paper's "never reached" is no number, so it has no place
+            if value is not None:
                 printed[row.name] = value
         if len(printed) > 1:
             found.append(_order(column.name, metric, ours, printed))
     return found
+
+
+def _printed_place(table: PaperTable, row: Row, column: str, metric: str) -> float | None:
+    """The paper's number; infinitely far, as in ours, where it prints that a target was never reached."""
+    value, entry = printed_number(table, row, column, metric)
+    never = value is None and entry is not None and metric.endswith("-to-target")
+    return math.inf if never else value
 
 
 def _order(column: str, metric: str, ours: dict[str, float], printed: dict[str, float]) -> Order:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from coterie.experiments.cells import MOST_PEERS_IN_SHARES
 from coterie.experiments.paper_schema import Column, Figure, Row
 from coterie.reporting.drawing import (
     COLOURS,
@@ -23,11 +24,15 @@ from coterie.reporting.drawing import (
     plain,
     save,
 )
-from coterie.reporting.measures import is_percentage
+from coterie.reporting.intervals import Interval
+from coterie.reporting.measures import Record, is_percentage
 from coterie.reporting.reproduction import Reproduction, printed_number
 
+Part = TypeVar("Part", Row, Column)
 MOST_BETWEEN_MARKERS = 8
 _LEGEND_LETTERS = 26
+_LEGEND_KEY = 4.5  # in letters: long enough for a marker with a dash on either side
+_ROOM_FOR_REMARKS = 0.3  # above the highest bar, as a part of its height
 _LEVELS = (":", "-.", (0, (6, 2)), (0, (1, 4)))
 
 
@@ -38,16 +43,20 @@ def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
     paths = []
     for number, figure in enumerate(reproduction.table.figures, start=1):
         path = folder / f"figure-{number}.png"
-        rows = [row for row in reproduction.rows if figure.rows is None or row.name in figure.rows]
-        columns = [
-            one for one in reproduction.columns if figure.columns is None or one.name in figure.columns
-        ]
+        rows = _chosen(reproduction.rows, figure.rows)
+        columns = _chosen(reproduction.columns, figure.columns)
         if any((row.name, one.name) in reproduction.records for row in rows for one in columns):
             drawn = forms[figure.form](reproduction, figure, rows, columns)
             if drawn is not None:
                 drawn.suptitle(_title(reproduction, figure), fontsize=10)
                 paths.append(save(drawn, path))
     return paths
+
+
+def _chosen(parts: list[Part], names: list[str] | None) -> list[Part]:
+    """Those that the figure names, in its order; without names all."""
+    present = {part.name: part for part in parts}
+    return [present[name] for name in (present if names is None else names) if name in present]
 
 
 def _title(reproduction: Reproduction, figure: Figure) -> str:
@@ -160,11 +169,14 @@ def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
             axes.bar(places, heights, width * 0.9, yerr=errors, color=colour_of(look), label=row.shown,
                      hatch="//" if look >= len(COLOURS) else "", edgecolor="white", linewidth=0,
                      error_kw={"lw": 0.8})  # fmt: skip
-            for place, column in zip(places, columns, strict=True):
+            for place, column, one in zip(places, columns, numbers, strict=True):
+                _remark(axes, place, one, _what_a_bar_hides(reproduction, row, column, metric, one))
                 value, _ = printed_number(reproduction.table, row, column.name, metric)
                 if value is not None and is_percentage(metric):
                     axes.hlines(value, place - width / 2, place + width / 2, color="black", lw=1.6)
                     compared = True
+        if axes.texts:
+            axes.margins(y=_ROOM_FOR_REMARKS)
         letters = max(12, 4 * len(rows))  # as wide as a group of bars
         names = [textwrap.fill(column.shown, letters) for column in columns]
         axes.set_xticks(np.arange(len(columns)), names, fontsize=9)
@@ -173,6 +185,24 @@ def _bars(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
         panels[-1].set_xlabel("black lines: the paper's numbers", fontsize=8)
     _legend(drawn, panels[0])
     return drawn
+
+
+def _what_a_bar_hides(
+    reproduction: Reproduction, row: Row, column: Column, metric: str, number: Interval | None
+) -> str:
+    """No bar looks like zero, the best number of rounds; the mean of some seeds looks like that of all."""
+    if number is not None:
+        return "" if number.n == reproduction.seeds else f"{number.n} of {reproduction.seeds} seeds"
+    has_run = (row.name, column.name) in reproduction.records
+    return "never" if has_run and metric.endswith("-to-target") else ""
+
+
+def _remark(axes: Axes, place: float, number: Interval | None, text: str) -> None:
+    """Upright, above the bar and its error, or where the bar would stand."""
+    if text:
+        top = 0.0 if number is None else number.mean + (number.std or 0.0)
+        axes.annotate(text, (place, top), xytext=(0, 3), textcoords="offset points", rotation=90,
+                      ha="center", va="bottom", fontsize=7)  # fmt: skip
 
 
 def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
@@ -209,37 +239,57 @@ def _line(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: 
 
 def _heat_maps(reproduction: Reproduction, figure: Figure, rows: list[Row], columns: list[Column]) -> Any:
     """Who learned from whom in the first seed: a panel for each method and column."""
-    shown = []
-    for column in columns:
-        for row in rows:
-            by_seed = reproduction.records.get((row.name, column.name), {})
-            record = by_seed[min(by_seed)] if by_seed else None
-            if record is not None and record.facts["shares"] is not None:
-                label = row.shown if len(columns) == 1 else f"{row.shown}, {column.shown}"
-                shown.append((label, np.array(record.facts["shares"]), record.facts["clusters"]))
-    if not shown:
+    shown = _maps_of(reproduction, rows, columns)
+    if all(record.facts["shares"] is None for _, record in shown):
         return None
     across = min(4, len(shown))
     down = -(-len(shown) // across)
     drawn = new_figure(1.4 + 2.9 * across, 1.0 + 2.9 * down)
     panels = drawn.subplots(down, across, squeeze=False)
-    image: Any = None
-    for axes, item in zip(panels.flat, [*shown, *[None] * (down * across - len(shown))], strict=True):
-        if item is None:
-            axes.set_visible(False)
-            continue
-        label, shares, clusters = item
-        image = axes.imshow(shares, cmap="viridis", vmin=0, interpolation="nearest")
+    for axes in panels.flat[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (label, record) in zip(panels.flat, shown, strict=False):
         axes.set_title(label, fontsize=9)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        for border in np.flatnonzero(np.diff(clusters)) if clusters else ():
-            axes.axhline(border + 0.5, color="white", lw=0.6)
-            axes.axvline(border + 0.5, color="white", lw=0.6)
-        drawn.colorbar(image, ax=axes, shrink=0.75)
+        if record.facts["shares"] is None:
+            _empty_map(axes, record)
+        else:
+            _heat_map(axes, record)
     drawn.supxlabel("sender (each map has its own colours)", fontsize=8)
     drawn.supylabel("receiver", fontsize=8)
     return drawn
+
+
+def _maps_of(reproduction: Reproduction, rows: list[Row], columns: list[Column]) -> list[tuple[str, Record]]:
+    """Labels and records of the first seed; without Local, which learns from nobody by definition."""
+    found = []
+    for column in columns:
+        for row in rows:
+            by_seed = reproduction.records.get((row.name, column.name), {})
+            if by_seed and row.name != "local":
+                label = row.shown if len(columns) == 1 else f"{row.shown}, {column.shown}"
+                found.append((label, by_seed[min(by_seed)]))
+    return found
+
+
+def _heat_map(axes: Axes, record: Record) -> None:
+    clusters = record.facts["clusters"]
+    image = axes.imshow(np.array(record.facts["shares"]), cmap="viridis", vmin=0, interpolation="nearest")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    for border in np.flatnonzero(np.diff(clusters)) if clusters else ():
+        axes.axhline(border + 0.5, color="white", lw=0.6)
+        axes.axvline(border + 0.5, color="white", lw=0.6)
+    axes.figure.colorbar(image, ax=axes, shrink=0.75)
+
+
+def _empty_map(axes: Axes, record: Record) -> None:
+    """Without a panel it would look as if the method had not been run."""
+    too_many = int(record.result["peers"]) > MOST_PEERS_IN_SHARES
+    reason = f"not recorded for more\nthan {MOST_PEERS_IN_SHARES} peers" if too_many else "all weights are 0"
+    axes.text(0.5, 0.5, reason, ha="center", va="center", fontsize=9, transform=axes.transAxes)
+    axes.set_box_aspect(1)
+    axes.set_xticks([])
+    axes.set_yticks([])
 
 
 def _name_axes(axes: Axes, x: str, metric: str, *, first: bool) -> None:
@@ -252,4 +302,5 @@ def _name_axes(axes: Axes, x: str, metric: str, *, first: bool) -> None:
 def _legend(drawn: Any, axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
     names = [textwrap.fill(name, _LEGEND_LETTERS) for name in names]
-    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)
+    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=8,
+                 handlelength=_LEGEND_KEY)  # fmt: skip

@@ -131,8 +131,9 @@ def _grid(reproduction: Reproduction, metric: str) -> list[list[str]]:
 def _cell(reproduction: Reproduction, row: Row, column: Column, metric: str) -> str:
     value, entry = printed_number(reproduction.table, row, column.name, metric)
     paper = ""
-    if value is not None and entry is not None:
-        paper = f" ({_plain(value, metric)}{'†' if entry.note else ''})"
+    if entry is not None and (value is not None or entry.note):  # a note alone: why there is no number
+        number = "-" if value is None else _plain(value, metric)
+        paper = f" ({number}{'†' if entry.note else ''})"
     return ours(reproduction, row.name, column.name, metric) + paper
 
 
