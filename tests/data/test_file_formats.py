@@ -89,6 +89,28 @@ def test_damaged_idx_files_are_named(tmp_path, damage, message):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 3), (3, 3, 2)])
+def test_idx_images_of_two_sizes_name_both_files(tmp_path, shape):
+    write_idx(tmp_path / "mnist")
+    train, test = (tmp_path / "mnist" / f"{part}-images-idx3-ubyte" for part in ("train", "t10k"))
+    train.write_bytes(idx(np.zeros(shape, dtype=np.uint8)))
+    with pytest.raises(DataError, match=f"images of {shape[1]} x {shape[2]} pixels.* of 2 x 3") as caught:
+        load("mnist", data_dir=tmp_path, peers=1, seed=0)
+    assert str(train) in str(caught.value)
+    assert str(test) in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["train", "t10k"])
+def test_idx_files_without_images_are_named(tmp_path, part):
+    write_idx(tmp_path / "mnist")
+    images, labels = (tmp_path / "mnist" / f"{part}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1"))
+    images.write_bytes(idx(np.zeros((0, 2, 3), dtype=np.uint8)))
+    labels.write_bytes(idx(np.zeros(0, dtype=np.uint8)))
+    with pytest.raises(DataError, match="holds 0 x 2 x 3 pixels; expected at least one image") as caught:
+        load("mnist", data_dir=tmp_path, peers=1, seed=0)
+    assert str(images) in str(caught.value)
+
+
 def test_wrong_labels_are_named(tmp_path):
     write_idx(tmp_path / "mnist")
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(idx(np.array([3, 10], dtype=np.uint8)))
@@ -156,6 +178,12 @@ def test_cifar_10_is_read_from_archive_and_folder(tmp_path, packed):
     assert source.shape == (3, 32, 32)
     torch.testing.assert_close(source.x_train[0, :, 5, 5], torch.tensor([-1.0, -0.6, 1.0]))
     assert source.class_names[3] == "cat"
+
+
+def test_names_that_cannot_be_read_do_not_stop_cifar(tmp_path):
+    files = {**CIFAR10_FILES, "batches.meta.txt": b"\xff\xfea b c d e f g h i j"}
+    write_tar(tmp_path / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", files)
+    assert load("cifar-10", data_dir=tmp_path, peers=1, seed=0).class_names[3] == "cat"
 
 
 def test_cifar_100_uses_the_fine_label(tmp_path):
@@ -251,6 +279,7 @@ def test_tiny_imagenet_is_read_from_zip_and_folder(tmp_path, packed):
             "1 missing images, such as val/images/val_9",
         ),
         ({"val/val_annotations.txt": b""}, "no validation images"),
+        ({"wnids.txt": b"n02\nn\xe91\n"}, "wnids.txt is not text in UTF-8: byte 5 is 0xe9"),
     ],
 )
 def test_damaged_tiny_imagenet(tmp_path, change, message):
@@ -300,11 +329,28 @@ def test_iot_devices_joins_drops_and_splits(tmp_path):
     ("train", "message"),
     [
         ("1,2,3,4\n", "line 2: 4 values, expected 5"),
-        ("1,2,x,4,TV\n", "must hold numbers"),
-        ("1,2,nan,4,TV\n", "infinite or missing"),
+        ("1,2,3,4,TV\n1,2,x,4,TV\n", "iot_device_train.csv, line 3: all columns .* must hold numbers: .*'x'"),
+        ("1,2,nan,4,TV\n", "iot_device_train.csv, line 2: infinite or missing"),
+        ("1,2,3\r4,4,TV\n", "iot_device_train.csv is not a readable CSV file"),
     ],
 )
 def test_damaged_iot_files(tmp_path, train, message):
     write_iot(tmp_path, train, "1,2,3,4,TV\n")
     with pytest.raises(DataError, match=message):
         load("iot-devices", data_dir=tmp_path, peers=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the first line must name the columns"),
+        (b"a,b\xff,device_category\n", "is not text in UTF-8: byte 3 is 0xff"),
+    ],
+)
+def test_iot_files_that_are_no_table_are_named(tmp_path, content, message):
+    write_iot(tmp_path, "", "1,2,3,4,TV\n")
+    path = tmp_path / "iot-device-identification" / "iot_device_train.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        load("iot-devices", data_dir=tmp_path, peers=1, seed=0)
+    assert str(path) in str(caught.value)

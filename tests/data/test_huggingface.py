@@ -87,3 +87,39 @@ def test_a_damaged_file_is_named(datasets, tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(DataError, match=r"huggingface\(broken.parquet\)"):
         load("huggingface(broken.parquet)", data_dir=tmp_path, peers=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({"label": [None, 1] * 5}, "", "column 'label': 5 of 10 values are missing, the first is number 0"),
+        ({"ward": ["a", None] * 5}, ",natural=ward", "column 'ward': 5 of 10 values are missing"),
+        ({"beat": [[1.0], [1.0, 2.0]] * 5}, ",x=beat", "column 'beat' must hold numbers, equally many"),
+        ({}, ",x=comment", "column 'comment' must hold numbers"),
+        ({"label": [[0, 1]] * 10}, "", r"column 'label' must hold one value per sample.* \(10, 2\)"),
+        ({"image": [{"bytes": b"text", "path": None}] * 10}, "", "column 'image': row 0 is not a readable"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_named(datasets, tmp_path, change, arguments, message):
+    datasets.Dataset.from_dict({**numbers(10), **change}).to_parquet(tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=rf"huggingface\(p.parquet\): {message}"):
+        load(f"huggingface(p.parquet{arguments})", data_dir=tmp_path, peers=2, seed=0)
+
+
+def test_a_file_without_rows_is_named(datasets, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = datasets.Dataset.from_dict(numbers(1)).data.table
+    parquet.write_table(table.schema.empty_table(), tmp_path / "empty.parquet")
+    with pytest.raises(DataError, match=r"huggingface\(empty.parquet\) is damaged or has no rows"):
+        load("huggingface(empty.parquet)", data_dir=tmp_path, peers=2, seed=0)
+
+
+def test_a_column_to_split_by_must_be_asked_for(datasets, tmp_path):
+    datasets.Dataset.from_dict(numbers(20)).to_parquet(tmp_path / "p.parquet")
+    source = load("huggingface(p.parquet)", data_dir=tmp_path, peers=2, seed=0)
+    with pytest.raises(
+        ConfigError, match=r"'ward' was not kept .* write natural=ward in the data's arguments"
+    ):
+        split(source, "natural(ward)", peers=2, seed=0)
+    with pytest.raises(ConfigError, match="write natural=<one of height, age, comment, ward>"):
+        split(source, "natural", peers=2, seed=0)

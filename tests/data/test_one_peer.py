@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.data.one_peer import load_own
+from coterie.data.one_peer import checked, load_own
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.peer_data import load_peer_data
 
@@ -136,3 +136,15 @@ def test_a_function_of_the_user(tmp_path: Path) -> None:
         load_peer_data(f"{file}:laod")
     np.savez(tmp_path / "two.npz", x=X, y=Y)
     assert len(load_peer_data(str(tmp_path / "two.npz"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (([[1.0], [1.0, 2.0]], [0, 1]), "load in own.py: x must be an array, or lists of equal lengths"),
+        (([[1.0], [2.0]], [0, [1, 2]]), "load in own.py: y must be an array, or lists of equal lengths"),
+    ],
+)
+def test_ragged_lists_of_a_function_are_named(arrays, message):
+    with pytest.raises(DataError, match=message):
+        checked(arrays, "load in own.py")

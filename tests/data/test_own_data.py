@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from coterie.data import Source, from_arrays, from_peers, split
 from coterie.errors import ConfigError, DataError
@@ -18,6 +18,38 @@ def samples(n: int, first: int = 0, classes: int = 2):
 class Counting(IterableDataset):
     def __iter__(self):
         return iter([(np.array([float(i)]), i % 2) for i in range(10)])
+
+
+class Uneven(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return torch.zeros(1 + i), 0
+
+
+class Rows(Dataset):
+    """Samples as views of an array, as a memory-mapped file gives them."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+class Endless(Dataset):
+    def __getitem__(self, i):
+        return torch.zeros(1), 0
+
+
+class Sparse:
+    """As SciPy's matrices, which NumPy takes for a single object."""
+
+    def toarray(self): ...
 
 
 def test_from_peers_takes_every_form():
@@ -80,6 +112,23 @@ def test_from_peers_with_a_common_test_set():
         ([{"trian": samples(9)}], ConfigError, "needs 'train'"),
         ([5], ConfigError, "expected"),
         ([TensorDataset(torch.zeros(3, 1))], DataError, "pairs"),
+        ([samples(9), ([[1.0], [1.0, 2.0]], [0, 1])], DataError, "peer 1, train: x must be .* equal lengths"),
+        ([([["a"], ["b"]], [0, 1])], DataError, "peer 0, train: x must hold numbers, not values of type <U1"),
+        ([(torch.eye(3).to_sparse(), [0, 1, 0])], DataError, "peer 0, train: x is sparse.*to_dense"),
+        ([(torch.eye(3, dtype=torch.complex64), [0, 1, 0])], DataError, "x must hold numbers.*complex64"),
+        ([(3.0, [0])], DataError, "peer 0, train: x must hold one entry per sample"),
+        ([(np.zeros((2, 1)), [[0], [0, 1]])], DataError, "peer 0, train: y must be .* equal lengths"),
+        ([(np.zeros((9, 1)), np.arange(9) + 10**12)], DataError, "1,000,000,000,009 classes .* names"),
+        ([Uneven()], DataError, "peer 0, train: the Dataset must yield .* of one shape"),
+        ([Endless()], DataError, "peer 0, train: the Dataset must yield .* no len"),
+        (
+            TensorDataset(*samples(9)),
+            ConfigError,
+            "single TensorDataset; pass a list with one Dataset per peer",
+        ),
+        (Counting(), ConfigError, "single Counting; pass a list with one Dataset per peer"),
+        (3, ConfigError, "a list with one data set per peer, not int"),
+        ((samples(9) for _ in range(3)), ConfigError, "a list with one data set per peer, not generator"),
     ],
 )
 def test_from_peers_says_what_is_wrong(datasets, error, message):
@@ -120,6 +169,48 @@ def test_from_arrays_says_what_is_wrong():
         from_arrays(x, y, test_fraction=1.5)
     with pytest.raises(ConfigError, match=r"give \(train values, test values\)"):
         from_arrays(x, y, x, y, columns={"who": [1, 2, 3, 4]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": []}, "y is empty"),
+        ({"x_test": np.zeros((0, 2)), "y_test": np.zeros(0, dtype=int)}, "y_test is empty"),
+        ({"y": np.zeros((4, 1), dtype=int)}, r"y must hold one value per sample, not .* \(4, 1\)"),
+        ({"y": [0, 1, 0]}, "x and y: 4 samples but 3 labels"),
+        ({"y": [0, 1, None, 1]}, "y: 1 of 4 values are missing, the first is number 2"),
+        ({"y": np.array(["a", 1, "b", "a"], dtype=object)}, "y: all values must be of one type"),
+        ({"y": [0, 1, 0, 10**12]}, "1,000,000,000,001 classes .* names"),
+        ({"n_classes": 10**12}, "1,000,000,000,000 classes"),
+        ({"x": [["a", "b"]] * 4}, "x must hold numbers, not values of type <U1"),
+        ({"x": [[1, 2], [1], [1, 2], [1, 2]]}, "x must be an array, or lists of equal lengths"),
+        ({"x": Sparse()}, "x is sparse, of type Sparse; pass its .toarray()"),
+        ({"columns": {"ward": ["a", None, "b", "a"]}}, "column 'ward': 1 of 4 values are missing"),
+        ({"columns": {"ward": [1.0, 2.0, 1.0, float("nan")]}}, "column 'ward': 1 of 4 values are missing"),
+    ],
+)
+def test_from_arrays_names_the_array_that_cannot_be_used(changes, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays(**{"x": np.zeros((4, 2)), "y": [0, 1, 0, 1], **changes})
+
+
+def test_pandas_missing_values_are_refused():
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series([1, 2, None, 1], dtype="Int64")
+    with pytest.raises(DataError, match="column 'ward': 1 of 4 values are missing, the first is number 2"):
+        from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], columns={"ward": column})
+    with pytest.raises(ConfigError, match="columns must be a dict of names, not DataFrame"):
+        from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], columns=column.to_frame("ward"))
+
+
+def test_arrays_that_torch_does_not_take_are_copied():
+    """Warnings are errors here, and torch warns of arrays that cannot be written to."""
+    x, y = np.arange(20, dtype=np.float32).reshape(10, 2), np.arange(10) % 2
+    x.flags.writeable = y.flags.writeable = False
+    for given in (x, x.astype(">f8"), x.tolist()):
+        assert torch.equal(from_arrays(given, y, x, y).x_train, torch.tensor(x.tolist()))
+    assert torch.equal(from_arrays(x[::-1], y, x, y).x_train, torch.tensor(x[::-1].tolist()))
+    assert from_peers([(x, y), Rows(x, y)]).peers == 2
 
 
 def test_a_source_made_by_hand_must_have_the_right_types():

@@ -122,7 +122,9 @@ def test_a_file_for_hugging_face_starts_from_the_folder_too_a_name_does_not(tmp_
     (tmp_path / "patients.parquet").touch()
     beside = resolve({"data": "huggingface(patients.parquet,label=ill)"}, base_dir=tmp_path)
     assert beside.data == f"huggingface({tmp_path}/patients.parquet,label=ill)"
-    assert resolve({"data": "huggingface(ylecun/mnist)"}, base_dir=tmp_path).data == "huggingface(ylecun/mnist)"
+    assert (
+        resolve({"data": "huggingface(ylecun/mnist)"}, base_dir=tmp_path).data == "huggingface(ylecun/mnist)"
+    )
 
 
 def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

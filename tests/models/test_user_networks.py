@@ -130,6 +130,33 @@ def test_missing_and_unreadable_files(tmp_path):
         build(f"{tmp_path}/syntax.py:net", (4,), 3, seed=0)
 
 
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "sys.exit('usage: net.py')"])
+def test_a_file_that_ends_the_program_is_named(tmp_path, ending):
+    (tmp_path / "script.py").write_text(f"import sys\n{ending}\n")
+    with pytest.raises(ConfigError, match=r"script\.py cannot be loaded: SystemExit"):
+        build(f"{tmp_path}/script.py:net", (4,), 3, seed=0)
+
+
+def test_a_function_that_ends_the_program_is_named(tmp_path):
+    (tmp_path / "leaving.py").write_text("import sys\ndef net():\n    sys.exit(3)\n")
+    with pytest.raises(ConfigError, match=r"net in .*leaving\.py raised SystemExit: 3"):
+        build(f"{tmp_path}/leaving.py:net", (4,), 3, seed=0)
+
+
+@pytest.mark.parametrize("model", [3, dict, None, [nn.Linear(4, 3)]])
+def test_what_cannot_make_a_network_is_refused(model):
+    with pytest.raises(ConfigError, match=r"not a torch\.nn\.Module class or a function"):
+        build(model, (4,), 3, seed=0)
+
+
+def test_a_function_without_a_signature_is_refused():
+    def net(): ...
+
+    net.__signature__ = "none"  # as for some functions written in C, but in every version of Python
+    with pytest.raises(ConfigError, match="net in this program does not say what arguments it takes"):
+        build(net, (4,), 3, seed=0)
+
+
 def test_head_is_the_last_linear_layer(file):
     module = build(f"{file}:Both", (4,), 3, seed=0)
     assert head_names(module) == ("classifier.weight", "classifier.bias")

@@ -38,7 +38,7 @@ class _Cifar:
     def load(self, data_dir: Path, class_names: tuple[str, ...] = ()) -> Source:
         place, files = self._read(data_dir)
         train, test = (self._part(files, pattern, place) for pattern in (self.train, self.test))
-        stored = tuple(files.get(self.names, b"").decode().split())
+        stored = _words(files.get(self.names, b""))
         names = stored if len(stored) == self.classes else class_names
         return Source(*train, *test, n_classes=self.classes, class_names=names)
 
@@ -93,6 +93,14 @@ class _Cifar:
             raise DataError(f"{place} holds the label {labels.max()}; expected 0 to {self.classes - 1}")
         images = records[:, self.label_bytes :].copy().reshape(-1, 3, 32, 32)
         return scaled(images, 0.5, 0.5), torch.from_numpy(labels)
+
+
+def _words(content: bytes) -> tuple[str, ...]:
+    """Class names, or none: what cannot be read is no reason to refuse the images."""
+    try:
+        return tuple(content.decode().split())
+    except UnicodeDecodeError:
+        return ()
 
 
 def _unpack(archive: Path) -> dict[str, bytes]:

@@ -38,3 +38,14 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} is truncated or damaged ({error}); download it again") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
+
+
+def as_text(content: bytes, where: Path | str) -> str:
+    """The text that a file holds."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} is not text in UTF-8: byte {error.start} is {content[error.start]:#04x}; "
+            "download it again"
+        ) from error

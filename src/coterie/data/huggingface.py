@@ -7,13 +7,14 @@ column and a class label, or all numeric columns as one feature vector.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.data.arrays import one_per_sample
 from coterie.data.own import from_arrays
 from coterie.data.source import Source, sources
 from coterie.data.tiny_imagenet import jpeg_decoder
@@ -51,20 +52,35 @@ class HuggingFace:
         label = self._label(train.features)
         features = self._features(train.features, label)
         class_names = tuple(getattr(train.features[label], "names", None) or ())
-        tables = [train] if test is None else [train, test]
-        x = [read_features(table, features) for table in tables]
-        y = [np.asarray(table[label]) for table in tables]
-        columns: dict[str, Any] = {}
         if self.natural is not None:
             self._require(self.natural, train.features)
-            values = [np.asarray(table[self.natural]) for table in tables]
-            columns[self.natural] = values[0] if test is None else (values[0], values[1])
+        try:
+            source = self._read(
+                [train] if test is None else [train, test], features, label, class_names, seed
+            )
+        except DataError as error:
+            raise DataError(f"huggingface({self.name}): {error}") from error
+        return replace(
+            source, other_columns=tuple(name for name in train.features if name not in (self.natural, label))
+        )
+
+    def _read(
+        self, tables: list[Any], features: list[str], label: str, class_names: tuple[str, ...], seed: int
+    ) -> Source:
+        """The source of one table, or of one for training and one for testing."""
+        x = [read_features(table, features) for table in tables]
+        y = [_values(table, label) for table in tables]
+        columns: dict[str, Any] = {}
+        if self.natural is not None:
+            values = [_values(table, self.natural) for table in tables]
+            columns[self.natural] = values[0] if len(tables) == 1 else values
+        x_test, y_test = (x[1], y[1]) if len(tables) == 2 else (None, None)
         return from_arrays(
             x[0],
             y[0],
-            x_test=None if test is None else x[1],
-            y_test=None if test is None else y[1],
-            columns=columns,
+            x_test,
+            y_test,
+            columns,
             test_fraction=self.test,
             seed=seed,
             class_names=class_names,
@@ -123,7 +139,11 @@ def _open(name: str, config: str | None, data_dir: Path | None) -> dict[str, Any
         if local is not None and local.is_file():
             return dict(datasets.load_dataset("parquet", data_files=str(local)))
         return dict(datasets.load_dataset(name if local is None else str(local), config))
-    except (OSError, ValueError, RuntimeError) as error:
+    except datasets.exceptions.DatasetGenerationError as error:  # its own text says no more than that
+        raise DataError(
+            f"huggingface({name}) is damaged or has no rows: {error.__cause__ or error}"
+        ) from error
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"huggingface({name}): {error}") from error
 
 
@@ -141,16 +161,33 @@ def read_features(table: Any, columns: list[str]) -> NDArray[np.float32]:
     """(rows, channels, height, width) for images, (rows, columns) for numbers."""
     if len(columns) == 1 and is_image(table.features[columns[0]]):
         return _images(table[columns[0]], columns[0])
-    values = [np.asarray(table[column], dtype=np.float32) for column in columns]
+    values = [_numbers(table, column) for column in columns]
     return values[0] if len(values) == 1 and values[0].ndim > 1 else np.stack(values, axis=1)
+
+
+def _numbers(table: Any, column: str) -> NDArray[np.float32]:
+    try:
+        return np.asarray(table[column], dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"column {column!r} must hold numbers, equally many in each row, not {table.features[column]} "
+            f"({error})"
+        ) from error
+
+
+def _values(table: Any, column: str) -> NDArray[Any]:
+    return one_per_sample(table[column], f"column {column!r}")
 
 
 def _images(column: Iterable[Any], name: str) -> NDArray[np.float32]:
     decode = jpeg_decoder()
     stack: list[NDArray[Any]] = []
-    for image in column:
-        pixels = decode(image["bytes"]) if isinstance(image, dict) else np.asarray(image)
-        stack.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+    try:
+        for image in column:
+            pixels = decode(image["bytes"]) if isinstance(image, dict) else np.asarray(image)
+            stack.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+    except (OSError, SyntaxError, TypeError, ValueError) as error:
+        raise DataError(f"column {name!r}: row {len(stack)} is not a readable image ({error})") from error
     if len({pixels.shape for pixels in stack}) != 1:
         shapes = sorted({pixels.shape for pixels in stack})
         raise DataError(f"column {name!r}: all images must have one shape; found {shapes[:4]}")

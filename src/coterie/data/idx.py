@@ -50,7 +50,11 @@ def read_pair(images: Path, labels: Path, classes: int) -> tuple[NDArray[np.uint
     pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
     if len(pixels) != len(numbers):
         raise DataError(f"{images} holds {len(pixels)} images but {labels} holds {len(numbers)} labels")
-    if len(numbers) and numbers.max() >= classes:
+    if not pixels.size:
+        raise DataError(
+            f"{images} holds {' x '.join(map(str, pixels.shape))} pixels; expected at least one image"
+        )
+    if numbers.max() >= classes:
         raise DataError(f"{labels} holds the label {numbers.max()}; expected 0 to {classes - 1}")
     return pixels, torch.from_numpy(numbers.astype(np.int64))
 
@@ -69,6 +73,12 @@ class _Idx:
 
     def load(self, data_dir: Path, class_names: tuple[str, ...]) -> Source:
         train, test = self._part(data_dir, self.train), self._part(data_dir, self.test)
+        if train[0].shape[1:] != test[0].shape[1:]:
+            images = [self._find(data_dir, pattern, "images", 3) for pattern in (self.train, self.test)]
+            sizes = [" x ".join(map(str, part[0].shape[2:])) for part in (train, test)]
+            raise DataError(
+                f"{images[0]} holds images of {sizes[0]} pixels, {images[1]} of {sizes[1]}; expected one size"
+            )
         return Source(*train, *test, n_classes=self.classes, class_names=class_names)
 
     def _part(self, data_dir: Path, pattern: str) -> tuple[Tensor, Tensor]:

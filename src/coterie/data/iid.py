@@ -56,6 +56,16 @@ class Natural:
         return Assignment(owner.astype(np.int64), test_owner.astype(np.int64), common_test=False)
 
     def _column(self, source: Source) -> str:
+        if self.column in source.other_columns:
+            raise ConfigError(
+                f"natural: the column {self.column!r} was not kept to split by; write "
+                f"natural={self.column} in the data's arguments: huggingface(...,natural={self.column})"
+            )
+        if not source.columns and source.other_columns:
+            raise ConfigError(
+                "natural needs a column to split by; write natural=<one of "
+                f"{', '.join(source.other_columns)}> in the data's arguments"
+            )
         if not source.columns:
             raise ConfigError("natural needs data with a column to split by, and this data set has none")
         if not self.column and len(source.columns) == 1:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.data.files import find, read_bytes
+from coterie.data.files import as_text, find, read_bytes
 from coterie.data.source import Source, hold_out, sources
 from coterie.errors import DataError
 from coterie.randomness import numpy_generator
@@ -43,9 +43,9 @@ class IotDevices:
         assert data_dir is not None
         header, rows = read_joined(data_dir)
         label = header.index(_LABEL)
-        categories = [row[label] for row in rows]
-        class_names, codes = np.unique(categories, return_inverse=True)
-        values = drop_first_constant(_numbers([row[:label] + row[label + 1 :] for row in rows], data_dir))
+        class_names, codes = np.unique([row[label] for row in rows], return_inverse=True)
+        numbers = [_numbers(row[:label] + row[label + 1 :], place) for row, place in rows.items()]
+        values = drop_first_constant(np.stack(numbers))
         held = hold_out(codes, self.test, numpy_generator(seed, "hold-out"))
         standard = standardised(values, by=values[~held])
         x, y = torch.from_numpy(standard.astype(np.float32)), torch.from_numpy(codes.astype(np.int64))
@@ -60,15 +60,18 @@ class IotDevices:
         )
 
 
-def read_joined(data_dir: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and the distinct rows of both files, in file order, without the category left out."""
+def read_joined(data_dir: Path) -> tuple[list[str], dict[tuple[str, ...], str]]:
+    """Header and the distinct rows of both files, in file order, without the category left out.
+
+    With each row goes the place where it stands first, to be named if something is wrong with it.
+    """
     header: list[str] = []
-    distinct: dict[tuple[str, ...], None] = {}
+    distinct: dict[tuple[str, ...], str] = {}
     for part in ("train", "test"):
         path = find(
             data_dir, [f"{f}/iot_device_{part}.csv" for f in (*_FOLDERS, ".")], f"iot-devices {part} data"
         )
-        first, *lines = csv.reader(io.StringIO(read_bytes(path).decode())) or [[]]
+        first, *lines = _read_lines(path) or [[]]
         if _LABEL not in first or (header and first != header):
             raise DataError(
                 f"{path}: the first line must name the columns, {_LABEL} among them, alike in both files"
@@ -78,10 +81,17 @@ def read_joined(data_dir: Path) -> tuple[list[str], list[list[str]]]:
             if len(line) != len(header):
                 raise DataError(f"{path}, line {number}: {len(line)} values, expected {len(header)}")
             if line[header.index(_LABEL)] != _LEFT_OUT:
-                distinct[tuple(line)] = None
+                distinct.setdefault(tuple(line), f"{path}, line {number}")
     if not distinct:
         raise DataError(f"the iot-devices files in {data_dir} hold no rows")
-    return header, [list(row) for row in distinct]
+    return header, distinct
+
+
+def _read_lines(path: Path) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(as_text(read_bytes(path), path))))
+    except csv.Error as error:
+        raise DataError(f"{path} is not a readable CSV file: {error}; download it again") from error
 
 
 def drop_first_constant(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -97,11 +107,13 @@ def standardised(values: NDArray[np.float64], by: NDArray[np.float64]) -> NDArra
     return shifted / np.where(varies, by.std(0), 1.0)
 
 
-def _numbers(rows: list[list[str]], data_dir: Path) -> NDArray[np.float64]:
+def _numbers(row: tuple[str, ...], place: str) -> NDArray[np.float64]:
     try:
-        values = np.array(rows, dtype=np.float64)
+        values = np.array(row, dtype=np.float64)
     except ValueError as error:
-        raise DataError(f"the iot-devices files in {data_dir} must hold numbers: {error}") from error
+        raise DataError(f"{place}: all columns but {_LABEL} must hold numbers: {error}") from error
     if not np.isfinite(values).all():
-        raise DataError(f"the iot-devices files in {data_dir} hold infinite or missing numbers")
+        raise DataError(
+            f"{place}: infinite or missing numbers; all columns but {_LABEL} must hold finite ones"
+        )
     return values

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.data.arrays import plain_array
 from coterie.errors import DataError
 from coterie.registry import nearest
 
@@ -169,7 +170,7 @@ def _is_number(text: str) -> bool:
 
 
 def _samples(values: Any, where: str) -> Samples:
-    array = np.asarray(values)
+    array = plain_array(values, where)
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where} must hold numbers, not {array.dtype}")
     if array.ndim < 2 or not array.size:
@@ -185,7 +186,7 @@ def _samples(values: Any, where: str) -> Samples:
 
 
 def _labels(values: Any, where: str) -> Labels:
-    array = np.asarray(values)
+    array = plain_array(values, where)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise DataError(
             f"{where} must be one whole number per sample, not {array.dtype} of shape {array.shape}; all "

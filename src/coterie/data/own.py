@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from coterie.data.arrays import codes_of, numbers, one_per_sample, plain_array, samples
 from coterie.data.federation import Federation, Split
-from coterie.data.source import Column, Source, hold_out
+from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
 from coterie.errors import ConfigError, DataError
 from coterie.randomness import numpy_generator
 
@@ -38,15 +39,18 @@ def from_arrays(
     """
     if (x_test is None) != (y_test is None):
         raise ConfigError("from_arrays: give both x_test and y_test, or neither")
-    features = _features(x)
+    if columns is not None and not isinstance(columns, Mapping):
+        raise ConfigError(f"from_arrays: columns must be a dict of names, not {type(columns).__name__}")
+    features = samples(x, "x")
     labels, names = _labels(y, y_test)
+    _refuse_unequal(features, labels[0], "x and y")
     names = tuple(class_names) or names
     given = dict(columns or {})
     if x_test is not None:
         table = {name: _pair_of_columns(name, values) for name, values in given.items()}
-        parts = (features, labels[0], _features(x_test), labels[1])
+        parts = (features, labels[0], samples(x_test, "x_test"), labels[1])
     else:
-        values = {name: np.asarray(column) for name, column in given.items()}
+        values = {name: one_per_sample(column, f"column {name!r}") for name, column in given.items()}
         for name, column in values.items():
             if len(column) != len(features):
                 raise DataError(f"column {name!r} has {len(column)} values for {len(features)} samples")
@@ -61,7 +65,7 @@ def from_arrays(
                 f"column {name!r} has {len(train_values)} + {len(test_values)} values for "
                 f"{len(parts[1])} training and {len(parts[3])} test samples"
             )
-    classes = n_classes or max(len(names), *(int(part.max()) + 1 for part in labels if len(part)))
+    classes = n_classes or max(len(names), *(int(part.max()) + 1 for part in labels))
     return Source(
         *parts, n_classes=classes, class_names=names if len(names) == classes else (), columns=table
     )
@@ -83,6 +87,7 @@ def from_peers(
     with `train` and perhaps `validation` and `test`, each (x, y) or a Dataset. What a peer does not
     bring is held out from its training data. `common_test` is a test set for all: (x, y) or Dataset.
     """
+    _refuse_what_is_no_list(datasets)
     if not len(datasets):
         raise DataError("from_peers needs the data of at least one peer")
     parts: list[list[Pair]] = [[], [], []]
@@ -103,6 +108,7 @@ def from_peers(
     if int(y.min()) < 0:
         raise DataError(f"labels are counted from 0, and one is {int(y.min())}")
     classes = n_classes or max(len(class_names), int(y.max()) + 1)
+    refuse_too_many_classes(classes)
     if int(y.max()) >= classes:
         raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, but there are {classes} classes")
     sizes = [torch.tensor([len(labels) for _, labels in part]) for part in parts]
@@ -121,6 +127,19 @@ def from_peers(
         n_classes=classes,
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
     )
+
+
+def _refuse_what_is_no_list(datasets: Any) -> None:
+    if isinstance(datasets, Dataset):  # it may have a length, that of its samples
+        raise ConfigError(
+            f"the data are a single {type(datasets).__name__}; pass a list with one Dataset per peer, or "
+            "from_arrays(x, y) to have samples split among peers"
+        )
+    if not isinstance(datasets, Sequence):
+        raise ConfigError(
+            "data must be a name, from_arrays(...), from_peers(...) or a list with one data set per peer, "
+            f"not {type(datasets).__name__}"
+        )
 
 
 def _three_parts(
@@ -167,50 +186,56 @@ def _pair(value: Any, who: str) -> Pair:
         value = _read(value, who)
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ConfigError(f"{who}: expected (x, y), (x_train, y_train, x_test, y_test), a dict or a Dataset")
-    labels = np.asarray(value[1].cpu() if isinstance(value[1], Tensor) else value[1])
+    labels = plain_array(value[1], f"{who}: y")
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise DataError(
             f"{who}: labels must be one whole number per sample, not {labels.dtype} of shape {labels.shape}"
         )
-    x, y = _features(value[0]), torch.from_numpy(labels.astype(np.int64))
+    x, y = samples(value[0], f"{who}: x"), torch.from_numpy(labels.astype(np.int64))
+    _refuse_unequal(x, y, who)
+    return x, y
+
+
+def _refuse_unequal(x: Tensor, y: Tensor, who: str) -> None:
     if len(x) != len(y):
         raise DataError(f"{who}: {len(x)} samples but {len(y)} labels")
-    return x, y
 
 
 def _read(dataset: Dataset[Any], who: str) -> tuple[Tensor, Tensor]:
     """All samples of a torch data set, which must yield (tensor or array, label)."""
-    iterable = isinstance(dataset, IterableDataset)
-    samples = iter(dataset) if iterable else (dataset[i] for i in range(len(dataset)))  # type: ignore[arg-type]
     try:
-        pairs = [(torch.as_tensor(np.asarray(x), dtype=torch.float32), int(y)) for x, y in samples]
-    except (TypeError, ValueError) as error:
+        pairs = [(numbers(x, "a sample"), int(y)) for x, y in _items(dataset)]
+        if pairs:
+            return torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
+    except Exception as error:  # the Dataset is the user's own code, which may raise anything
         raise DataError(
-            f"{who}: the Dataset must yield (tensor, label) pairs of one shape: {error}"
+            f"{who}: the Dataset must yield (tensor, label) pairs of one shape: "
+            f"{type(error).__name__}: {error}"
         ) from error
-    if not pairs:
-        raise DataError(f"{who}: the Dataset is empty")
-    return torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
+    raise DataError(f"{who}: the Dataset is empty")
 
 
-def _features(x: Any) -> Tensor:
-    tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-    return tensor.to(torch.float32)
+def _items(dataset: Any) -> Iterator[Any]:
+    if isinstance(dataset, IterableDataset):
+        return iter(dataset)
+    return (dataset[i] for i in range(len(dataset)))
 
 
 def _labels(y: Any, y_test: Any) -> tuple[list[Tensor], tuple[str, ...]]:
     """Labels as int64, and the class names if the labels were names."""
-    arrays = [np.asarray(labels) for labels in (y, y_test) if labels is not None]
+    given = {"y": y} if y_test is None else {"y": y, "y_test": y_test}
+    arrays = [one_per_sample(labels, name) for name, labels in given.items()]
     if all(np.issubdtype(labels.dtype, np.integer) for labels in arrays):
         return [torch.from_numpy(labels.astype(np.int64)) for labels in arrays], ()
     if any(np.issubdtype(labels.dtype, np.floating) for labels in arrays):
         raise DataError("labels must be whole numbers or names, not floating-point numbers")
-    names, codes = np.unique(np.concatenate(arrays), return_inverse=True)
-    pieces = np.split(codes.astype(np.int64), [len(arrays[0])])[: len(arrays)]
+    names, codes = codes_of(np.concatenate(arrays), " and ".join(given))
+    pieces = np.split(codes, [len(arrays[0])])[: len(arrays)]
     return [torch.from_numpy(piece) for piece in pieces], tuple(map(str, names))
 
 
 def _pair_of_columns(name: str, values: Any) -> Column:
     if not isinstance(values, (tuple, list)) or len(values) != 2:
         raise ConfigError(f"column {name!r}: with a test set, give (train values, test values)")
-    return np.asarray(values[0]), np.asarray(values[1])
+    where = f"column {name!r}"
+    return one_per_sample(values[0], f"{where}, train"), one_per_sample(values[1], f"{where}, test")

@@ -17,6 +17,9 @@ from coterie.registry import Registry
 
 Column = tuple[NDArray[Any], NDArray[Any]]
 
+# Far beyond any data set of the papers (200 classes), while a table of peers by classes still fits in memory.
+MOST_CLASSES = 1_000_000
+
 
 @dataclass(frozen=True)
 class Source:
@@ -30,8 +33,10 @@ class Source:
     class_names: tuple[str, ...] = ()
     columns: dict[str, Column] = field(default_factory=dict)  # name -> (train values, test values)
     own_tasks: bool = False  # every peer has a task of its own: only `natural` makes sense
+    other_columns: tuple[str, ...] = ()  # not kept, but `natural=<column>` in the data's arguments would
 
     def __post_init__(self) -> None:
+        refuse_too_many_classes(self.n_classes)
         if not self.class_names:
             object.__setattr__(self, "class_names", tuple(map(str, range(self.n_classes))))
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -57,6 +62,15 @@ class Source:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.x_train.shape[1:])
+
+
+def refuse_too_many_classes(n_classes: int) -> None:
+    """Labels that are identifiers would make a class of every number up to the largest."""
+    if n_classes > MOST_CLASSES:
+        raise DataError(
+            f"{n_classes:,} classes (the largest label + 1) are more than the {MOST_CLASSES:,} that Coterie "
+            "takes; number the labels 0, 1, 2, ..., or give from_arrays names, such as y.astype(str)"
+        )
 
 
 class DataSet(Protocol):

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.data.files import as_text
 from coterie.data.source import Source, scaled, sources
 from coterie.errors import ConfigError, DataError
 
@@ -86,7 +87,7 @@ def _opened(data_dir: Path) -> Iterator[tuple[Path, list[str], Read]]:
 
 def _text(read: Read, name: str, place: Path) -> str:
     try:
-        return read(name).decode()
+        return as_text(read(name), f"{place}: {name}")
     except (KeyError, FileNotFoundError):
         raise DataError(f"{place} has no file {name}") from None
 

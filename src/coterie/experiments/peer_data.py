@@ -20,6 +20,6 @@ def load_peer_data(reference: str) -> OwnData:
         raise ConfigError(f"data {reference!r}: {file} defines no function {name}")
     try:
         arrays = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
     return checked(arrays, f"{name} in {file}")

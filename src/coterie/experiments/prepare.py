@@ -194,7 +194,7 @@ def _call_user_data(reference: str, peers: int, seed: int) -> Any:
         raise ConfigError(f"data {reference!r}: {file} defines no function {name}")
     try:
         data = function(peers, seed)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
     if not isinstance(data, (Source, Federation, Sequence)):
         raise DataError(

@@ -47,7 +47,7 @@ def _check_logits(module: nn.Module, model: str, shape: Shape, n_classes: int) -
     try:
         with torch.no_grad():
             logits = module(torch.zeros(batch))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"model {model!r} fails on a batch of shape {batch}: {type(error).__name__}: {error}"
         ) from error

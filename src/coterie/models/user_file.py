@@ -44,15 +44,15 @@ def load_architecture(model: str) -> Architecture:
         raise ConfigError(f"model {model!r} must name a class or function: {file}:{example}")
     if name not in namespace:
         raise ConfigError(f"model {model!r}: {file} defines no {name}; {_offer(name, candidates)}")
-    factory = namespace[name]
-    if not callable(factory) or (inspect.isclass(factory) and not issubclass(factory, nn.Module)):
-        raise ConfigError(f"model {model!r}: {name} in {file} is not a torch.nn.Module class or a function")
-
-    return from_factory(factory, file, name)
+    return from_factory(namespace[name], file, name)
 
 
-def from_factory(factory: Callable[..., Any], file: str, name: str) -> Architecture:
+def from_factory(factory: Any, file: str, name: str) -> Architecture:
     """A user's class or function, given the arguments that it asks for."""
+    if not callable(factory) or (inspect.isclass(factory) and not issubclass(factory, nn.Module)):
+        raise ConfigError(
+            f"{name} in {file} is {factory!r}, not a torch.nn.Module class or a function that returns one"
+        )
 
     def build(shape: Shape, n_classes: int) -> nn.Module:
         return _construct(factory, file, name, shape, n_classes)
@@ -72,7 +72,7 @@ def _construct(factory: Callable[..., Any], file: str, name: str, shape: Shape, 
     positional, keywords = _arguments(factory, file, name, shape, n_classes)
     try:
         module = factory(*positional, **keywords)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name} in {file} returned {type(module).__name__}, not a torch.nn.Module")
@@ -83,7 +83,7 @@ def _arguments(
     factory: Callable[..., Any], file: str, name: str, shape: Shape, n_classes: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     offered = {"shape": shape, "n_classes": n_classes}
-    parameters = inspect.signature(factory).parameters.values()
+    parameters = _signature(factory, file, name).parameters.values()
     by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     keywords = {p.name: offered[p.name] for p in by_name if p.name in offered}
     # *args and **kwargs ask for nothing: a class without its own __init__ has them from nn.Module.
@@ -100,6 +100,16 @@ def _arguments(
     )
 
 
+def _signature(factory: Callable[..., Any], file: str, name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(factory)
+    except (TypeError, ValueError) as error:  # functions written in C may have none
+        raise ConfigError(
+            f"{name} in {file} does not say what arguments it takes ({error}); wrap it in a function of "
+            "(shape, n_classes)"
+        ) from error
+
+
 @lru_cache(maxsize=32)
 def _load(path: str, modified: int) -> ModuleType:
     """Execute the file once per version: `modified` makes an edited file load again."""
@@ -111,7 +121,7 @@ def _load(path: str, modified: int) -> ModuleType:
     try:
         with _importing_from(str(Path(path).parent)):
             spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end with sys.exit()
         del sys.modules[module_name]
         raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module

@@ -1,0 +1,93 @@
+"""What users pass as samples, labels and columns, made into arrays; what cannot be is refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.errors import DataError
+
+
+def samples(values: Any, where: str) -> Tensor:
+    """(n, *shape) float32."""
+    tensor = numbers(values, where)
+    if not tensor.ndim:
+        raise DataError(f"{where} must hold one entry per sample, not a single number")
+    return tensor
+
+
+def numbers(values: Any, where: str) -> Tensor:
+    """Real numbers of any shape, as float32."""
+    _refuse_sparse(values, where)
+    if isinstance(values, Tensor) and not values.is_complex():
+        return values.detach().cpu().to(torch.float32)
+    array = plain_array(values, where)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where} must hold numbers, not values of type {array.dtype}")
+    with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused with all others
+        # Torch wants arrays that can be written to, as those of pandas cannot, and without negative strides.
+        return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
+
+
+def one_per_sample(values: Any, where: str) -> NDArray[Any]:
+    """(n,) labels or the values of a column, which can be sorted: none is missing."""
+    array = plain_array(values, where)
+    if array.ndim != 1:
+        raise DataError(f"{where} must hold one value per sample, not an array of shape {array.shape}")
+    if not len(array):
+        raise DataError(f"{where} is empty; at least one sample is needed")
+    missing = _missing(array)
+    if missing.any():
+        first = int(missing.argmax())
+        raise DataError(
+            f"{where}: {int(missing.sum())} of {len(array)} values are missing, the first is number {first} "
+            f"(counted from 0); fill them in or drop those samples"
+        )
+    if array.dtype.kind == "O":
+        codes_of(array, where)
+    return array
+
+
+def codes_of(array: NDArray[Any], where: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The distinct values, sorted, and for each entry the number of its value."""
+    try:
+        values, codes = np.unique(array, return_inverse=True)
+    except TypeError as error:  # only arrays of objects can hold what cannot be compared
+        raise DataError(
+            f"{where}: all values must be of one type, all numbers or all text ({error})"
+        ) from error
+    return values, codes.astype(np.int64)
+
+
+def plain_array(values: Any, where: str) -> NDArray[Any]:
+    """Anything that NumPy takes for an array."""
+    _refuse_sparse(values, where)
+    try:
+        return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where} must be an array, or lists of equal lengths: {error}") from error
+
+
+def _refuse_sparse(values: Any, where: str) -> None:
+    sparse_tensor = isinstance(values, Tensor) and values.layout != torch.strided
+    if sparse_tensor or hasattr(values, "toarray"):  # so do SciPy's, which NumPy takes for a single object
+        method = "to_dense" if sparse_tensor else "toarray"
+        raise DataError(f"{where} is sparse, of type {type(values).__name__}; pass its .{method}()")
+
+
+def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which entries are None, NaN, NaT or pandas' NA."""
+    if array.dtype.kind == "O":
+        return np.array([_is_missing(value) for value in array], dtype=bool)
+    return np.asarray(array != array, dtype=bool)
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # NA does not even say whether it differs from itself
+        return True
