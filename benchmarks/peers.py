@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import socket
 import tempfile
@@ -164,6 +165,7 @@ def _host(
     results: Any,
 ) -> None:
     torch.set_num_threads(1)
+    logging.getLogger("coterie.peer").setLevel(logging.ERROR)  # the processes do not start at the same moment
     clock = Clock()
     graph = make(topology, peers=len(ports), seed=0)
     asyncio.run(_play(folder, algorithm(clock=clock), graph, rounds, ports, part))
