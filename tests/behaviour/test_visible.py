@@ -31,7 +31,9 @@ LITTLE_DATA = {
 
 
 def with_own_cluster(run: coterie.Run) -> dict[str, float]:
-    return {**accuracies(run), "own cluster": run.own_cluster_share or 0.0}
+    """Also from whom a peer learned: its own cluster, and the three peers it heard most often."""
+    hottest = run.shares.topk(3, dim=1).values.sum(1).mean()
+    return {**accuracies(run), "own cluster": run.own_cluster_share or 0.0, "hottest three": float(hottest)}
 
 
 def selection(data: str, partition: str, names: tuple[str, ...]) -> Table:
@@ -66,6 +68,11 @@ def test_label_clusters_oracle_is_above_learned_selection(label_clusters: Table)
     for point in ("after_mixing", "after_local"):
         for name in ("dac", "ppdl"):
             assert label_clusters["oracle"][point] > label_clusters[name][point]
+
+
+def test_label_clusters_ppdl_has_a_few_hot_cells_in_each_row(label_clusters: Table) -> None:
+    """A node locks on one group of three, whether or not all of it is good."""
+    assert label_clusters["ppdl"]["hottest three"] > 0.5 > label_clusters["random-gossip"]["hottest three"]
 
 
 def test_rotations_oracle_is_above_random(rotated_clusters: Table) -> None:

@@ -169,6 +169,20 @@ def test_tables_need_records_and_no_data_files(
     assert len(result["missing"]) == 10
 
 
+def test_two_files_of_one_name_are_refused(coterie: Command, table: str, folder: Path) -> None:
+    other = folder / "elsewhere"
+    other.mkdir()
+    (other / table).write_text(TABLE.replace("digits", "synthetic(0.5,0.5)"))
+    done = coterie("reproduce", table, f"elsewhere/{table}")
+    assert done.exit_code == 2
+    assert "two files are called own.toml" in done.stderr
+    (folder / "cells.toml").write_text(TABLE)
+    done = coterie("reproduce", "cells.toml")
+    assert done.exit_code == 2
+    assert "another name" in done.stderr
+    assert not (folder / "reproductions").exists()
+
+
 def test_another_scale_is_another_table(coterie: Command, table: str, folder: Path) -> None:
     coterie("reproduce", table, "--jobs", "1", "--out", "out", "--no-plots")
     done = coterie("reproduce", table, "--scale", "laptop", "--out", "out", "--json", "--tables-only")

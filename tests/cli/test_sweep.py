@@ -123,6 +123,8 @@ def test_unreadable_records_do_not_hide_the_others(coterie: Command, small: list
             "training.lr and training.momentum both take these values",
         ),
         (["--over", "training.lr=0.1,0.10"], "0.1 and 0.10 are the same value"),
+        (["--over", "execution.workers=1,2"], "1 and 2 would share one run"),
+        (["--over", "data_dir=here,there"], "here and there would share one run"),
         (["--seeds", "2", "--target", "80"], "between 0 and 1"),
         (["--seeds", "2", "--data", "mnist", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["--seeds", "2", "--data", "mnist"], "--data-dir"),

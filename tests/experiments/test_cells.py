@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from coterie.experiments.cells import Cell, breakage, fingerprint, is_finished
+from coterie.errors import RunFolderError
+from coterie.experiments.cells import Cell, breakage, fingerprint, is_finished, require_same
 from coterie.experiments.config import resolve
 from coterie.experiments.running_cells import CellRunner, Event, _Worker
+from coterie.reporting.measures import read_record
 
 SMALL = {
     "data": "digits",
@@ -53,6 +55,8 @@ def test_the_fingerprint_is_of_what_changes_results() -> None:
     one = cell().experiment
     assert fingerprint(one) == fingerprint(cell(execution={"workers": 1}).experiment)
     assert fingerprint(one) == fingerprint(cell(data_dir="/somewhere").experiment)
+    assert fingerprint(one) == fingerprint(cell(execution={"sealing": "plain"}).experiment)
+    assert fingerprint(one) != fingerprint(cell(execution={"sealing": "masked"}).experiment)
     assert fingerprint(one) != fingerprint(cell(seed=1).experiment)
     assert fingerprint(one) != fingerprint(cell(training={"lr": 0.2}).experiment)
 
@@ -71,6 +75,40 @@ def test_a_folder_with_another_experiment_is_refused(tmp_path: Path) -> None:
         config = tmp_path / one.name / "config.toml"
         config.write_text(config.read_text().replace("lr = 0.05", "lr = 0.07"))
         assert "another experiment" in runner.run([one])[one.name]
+
+
+def test_records_of_other_data_files_are_refused(tmp_path: Path) -> None:
+    """Files of the same name may hold other data: a subset here, the whole there."""
+    folders = [tmp_path / "some", tmp_path / "all"]
+    for folder in folders:
+        folder.mkdir()
+    one, other = (cell(data="mnist", data_dir=str(folder)) for folder in folders)
+    assert one.name == other.name
+    stored = tmp_path / one.name
+    stored.mkdir()
+    (stored / "config.toml").write_text(one.experiment.to_toml())
+    require_same(one.experiment, stored)
+    with pytest.raises(
+        RunFolderError, match=r"was run with the data files in .*some, not with those in .*all"
+    ):
+        require_same(other.experiment, stored)
+    digits = cell(data_dir=str(folders[0])).experiment
+    (stored / "config.toml").write_text(digits.to_toml())
+    require_same(cell(data_dir=str(folders[1])).experiment, stored)  # digits are read from no file
+    (stored / "config.toml").write_text(one.experiment.to_toml())
+    folders[0].rmdir()
+    require_same(other.experiment, stored)  # it may have been moved
+
+
+def test_bytes_of_peers_do_not_count_the_hub(tmp_path: Path) -> None:
+    """FedAvg: every client sends one model to the hub in a round, and the hub sends one to each."""
+    one = cell(algorithm="fedavg", topology="star")
+    with CellRunner(tmp_path) as runner:
+        assert runner.run([one]) == {}
+    record = read_record(tmp_path / one.name)
+    assert record is not None
+    assert record.bytes_until(one.experiment.rounds) == record.result["bytes_sent_per_peer"] > 0
+    assert record.bytes_until(1) == pytest.approx(record.bytes_until(2) / 2)
 
 
 def test_a_finished_cell_is_not_run_again(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from coterie.errors import ConfigError
 from coterie.experiments import reproducing
 from coterie.experiments.config import resolve
-from coterie.experiments.paper_schema import SCALES, Scale
+from coterie.experiments.paper_schema import SCALES, PaperTable, Scale
 from coterie.experiments.prepare import federation_of
 from coterie.experiments.running_cells import CellRunner
 from coterie.reporting import reproduction_plots, reproduction_text
@@ -168,3 +169,10 @@ def test_local_must_stand_beside_the_others(tmp_path: Path) -> None:
     path.write_text(FILE.replace('"local"', '"fedavg"'))
     with pytest.raises(ConfigError, match="without_local"):
         reproducing.read(path)
+
+
+def test_local_must_stand_beside_the_others_at_every_scale() -> None:
+    table = reproducing.find("ppdl/table-1")[0].table.model_dump()
+    table["scales"]["laptop"]["rows"] = ["ppdl"]
+    with pytest.raises(ValidationError, match="at scale 'laptop', too, a row `local` must stand"):
+        PaperTable.model_validate(table)

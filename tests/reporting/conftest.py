@@ -54,10 +54,10 @@ def write_cell(
     (folder / "facts.json").write_text(json.dumps(facts))
     metrics, rounds = (
         ["round,peer,online,train_loss,accuracy_after_local,accuracy_after_mixing"],
-        ["round,bytes"],
+        ["round,bytes,hub_bytes"],
     )
     for number, values in enumerate(accuracies):
-        rounds.append(f"{number},{10 * peers}")
+        rounds.append(f"{number},{10 * peers + 7},7")
         for peer, value in enumerate(values):
             metrics.append(f"{number},{peer},1,0.5,{value},{value - 0.1}")
     (folder / "metrics.csv").write_text("\n".join(metrics))

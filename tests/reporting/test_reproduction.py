@@ -175,6 +175,36 @@ def test_orders_stand_beside_the_papers(made: Callable[..., Reproduction]) -> No
     assert (order.agreeing, order.pairs) == (2, 3)
 
 
+def test_a_small_spread_comes_first(made: Callable[..., Reproduction]) -> None:
+    spreads = {"local": 0.3, "good": 0.1, "bad": 0.2}
+    printed = {"local": 5.0, "good": 1.0, "bad": 3.0}
+    rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
+    reproduction = made(rows=rows, metrics=["personal-spread"], figures=[])
+    for name, spread in spreads.items():
+        for record in reproduction.records[name, "one"].values():
+            record.result["personal_accuracy"]["std"] = spread
+    (order,) = orders(reproduction)
+    assert order.ours == order.printed == [["good"], ["bad"], ["local"]]
+
+
+def test_numbers_printed_for_another_metric_stand_beside_that(made: Callable[..., Reproduction]) -> None:
+    """And a number is rounded as on paper: 53.15 up, although its float is below."""
+    printed = {"value": 53.15, "metrics": {"worst-decile": 12.25}}
+    rows = [{"name": name, "printed": {"one": printed} if name == "good" else {}} for name in ACCURACIES]
+    page = reproduction_text.markdown(made(rows=rows, metrics=["personal", "worst-decile"], figures=[]))
+    assert "| good | 90.0±7.1 (53.2) |" in page
+    assert "| good | 85.0±7.1 (12.3) |" in page  # the lower of two peers: 80 and 90
+
+
+def test_the_floor_is_the_mean_over_seeds(made: Callable[..., Reproduction]) -> None:
+    reproduction = made(metrics=["personal", "global"], figures=[])
+    first, second = reproduction.records["local", "one"].values()
+    first.facts.update(majority_floor=[0.1, 0.3], majority_floor_global=0.05)
+    second.facts.update(majority_floor=[0.5, 0.7], majority_floor_global=0.15)
+    assert reproduction.floor("one", "personal") == pytest.approx(40.0)
+    assert reproduction.floor("one", "global") == pytest.approx(10.0)
+
+
 def test_what_is_printed_as_equal_has_no_order(made: Callable[..., Reproduction]) -> None:
     printed = {"local": 50.0, "good": 90.0, "bad": 50.0}
     rows = [{"name": name, "printed": {"one": value}} for name, value in printed.items()]
@@ -257,9 +287,39 @@ def test_a_claim_is_made_only_at_its_scales(made: Callable[..., Reproduction]) -
 
 def test_a_difference_within_the_noise_says_so(made: Callable[..., Reproduction]) -> None:
     claims = [{"says": "so", "higher": "good", "lower": name} for name in ("local", "bad")]
-    always, sometimes = verdicts(made(claims))
+    always, sometimes, by_so_much = verdicts(made([*claims, {**claims[0], "margin": 20.0}]))
     assert "noise" not in always.detail  # 20 points in both seeds
     assert "within the noise" in sometimes.detail  # 50 and 60 points: two seeds prove little
+    assert "within the noise" in by_so_much.detail  # at least 20 points, which it has exactly
+
+
+def test_a_claim_with_a_cell_missing_is_unknown(made: Callable[..., Reproduction]) -> None:
+    reproduction = made([{"says": "so", "higher": "good", "lower": ["local", "bad"]}])
+    del reproduction.records["bad", "one"]
+    (verdict,) = verdicts(reproduction)
+    assert verdict.status == UNKNOWN
+    assert "good - local = +20.00" in verdict.detail
+
+
+def test_a_claim_is_about_its_columns_alone(
+    made: Callable[..., Reproduction], tmp_path: Path, write_cell: Write
+) -> None:
+    """In column two `good` is below `local`."""
+    two = [
+        write_cell(
+            tmp_path / "cells",
+            {"row": name, "column": "two", "seed": 0},
+            [[accuracy, accuracy], [accuracy, accuracy]],
+            training={"lr": 0.8 + number / 10},
+        )
+        for number, (name, accuracy) in enumerate({"local": 0.9, "good": 0.2}.items())
+    ]
+    claim = {"says": "so", "higher": "good", "lower": "local"}
+    columns = [{"name": "one"}, {"name": "two"}]
+    everywhere, in_one = verdicts(
+        made([claim, {**claim, "columns": ["one"]}], extra=tuple(two), columns=columns)
+    )
+    assert (everywhere.status, in_one.status) == (FAILS, HOLDS)
 
 
 def test_a_claim_compares_the_seeds_that_both_have(made: Callable[..., Reproduction]) -> None:
@@ -348,7 +408,7 @@ DAMAGES = {
     "result.json": ('{"point": "after_lo', "cannot be read"),
     "facts.json": ("[]", "it has no 'clusters'"),
     "metrics.csv": ("round,peer,online,accuracy_after_local\n0,0,1,high\n", "'high'"),
-    "rounds.csv": ("round,bytes\n0,20\n", "it ends after 1 of 2 rounds"),
+    "rounds.csv": ("round,bytes,hub_bytes\n0,20,0\n", "it ends after 1 of 2 rounds"),
 }
 
 

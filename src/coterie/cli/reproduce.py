@@ -78,7 +78,16 @@ def reproduce(
     if names == ["list"]:
         _list(json)
         return
-    found = {one.name: one for name in names for one in reproducing.find(name)}
+    found: dict[str, Reproducible] = {}
+    for one in (one for name in names for one in reproducing.find(name)):
+        if found.setdefault(one.name, one).table != one.table:
+            raise ConfigError(
+                f"two files are called {one.name}.toml: their tables would overwrite each other"
+            )
+        if one.name == CELLS:
+            raise ConfigError(
+                f"{CELLS}.toml: the folder {CELLS} holds the records; give the file another name"
+            )
     wanted = _with_some_of(only or [], list(found.values()), scale.value, quiet)
     plans = _plans(wanted, scale.value, seeds, data_dir)
     if not tables_only:  # records are enough for tables

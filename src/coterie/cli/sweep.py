@@ -89,7 +89,7 @@ def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     """The cells, checked before anything runs."""
     from coterie.cli import early
     from coterie.experiments.cells import Cell
-    from coterie.experiments.sweeping import combinations, parse_axis
+    from coterie.experiments.sweeping import combinations, parse_axis, require_distinct
 
     axes = [parse_axis(text) for text in over]
     if not axes and seeds == 1:
@@ -99,6 +99,7 @@ def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     for labels, table in combinations(axes, seeds, asked.table):
         _give_hub_its_star(table, noted, quiet)
         cells.append(Cell(early.check(table), labels))
+    require_distinct(cells)
     return cells
 
 

@@ -26,7 +26,11 @@ from coterie.experiments.schema import Experiment
 
 FACTS = "facts.json"
 MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
-_DO_NOT_CHANGE_RESULTS = {"execution", "data_dir", "preset"}  # a preset's values are in settings and training
+_DO_NOT_CHANGE_RESULTS: dict[str, Any] = {
+    "data_dir": True,  # see `require_same`
+    "preset": True,  # its values are in settings and training
+    "execution": {"executor", "workers", "device", "checkpoint_seconds"},
+}
 
 
 @dataclass(frozen=True)
@@ -73,17 +77,37 @@ def _without_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[s
 
 
 def require_same(experiment: Experiment, folder: Path) -> None:
-    """Refuse a folder whose experiment is another one in spite of its name: a default must have changed."""
+    """Refuse a folder whose experiment is another one in spite of its name.
+
+    A default must have changed, or the data files of another folder are asked for. A folder that is no longer
+    there may have been moved, and its name says nothing.
+    """
     from coterie.experiments.run_folder import RunFolder
 
-    if (folder / "config.toml").exists():
-        stored, wanted = what_matters(RunFolder(folder).experiment()), what_matters(experiment)
-        different = [key for key in wanted if stored.get(key) != wanted[key]]
-        if different:
-            raise RunFolderError(
-                f"{folder} holds another experiment (different: {', '.join(different)}), made by another "
-                "version; delete it, or choose another folder"
-            )
+    if not (folder / "config.toml").exists():
+        return
+    before = RunFolder(folder).experiment()
+    stored, wanted = what_matters(before), what_matters(experiment)
+    different = [key for key in wanted if stored.get(key) != wanted[key]]
+    if different:
+        raise RunFolderError(
+            f"{folder} holds another experiment (different: {', '.join(different)}), made by another "
+            "version; delete it, or choose another folder"
+        )
+    old, new = before.data_dir, experiment.data_dir
+    moved = old and new and Path(old).is_dir() and Path(old).resolve() != Path(new).resolve()
+    if moved and _reads_files(experiment.data):
+        raise RunFolderError(
+            f"{folder} was run with the data files in {old}, not with those in {new}; choose another folder "
+            "for these, or delete it"
+        )
+
+
+def _reads_files(data: str) -> bool:
+    from coterie.data import sources
+    from coterie.experiments.checking import is_file_reference
+
+    return not is_file_reference(data) and bool(sources.build(data).needs_files)
 
 
 def is_finished(folder: Path) -> bool:

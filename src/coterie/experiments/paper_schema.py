@@ -235,8 +235,12 @@ class PaperTable(Section):
                 check_metric(metric)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-        if "local" not in rows and not self.without_local:
-            raise ValueError("a row `local` must stand beside the others, or `without_local` say why not")
+        for scale in SCALES:
+            if "local" not in {row.name for row in self.rows_at(scale)} and not self.without_local:
+                raise ValueError(
+                    f"at scale {scale!r}, too, a row `local` must stand beside the others, or `without_local` "
+                    "say why not"
+                )
         return self
 
     def _selections(self) -> list[ScalePlan | Figure]:

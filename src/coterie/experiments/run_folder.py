@@ -3,7 +3,7 @@
     config.toml             the experiment with all its defaults filled in
     environment.json        versions, machine, and the executor that was chosen
     metrics.csv             a line for each round and peer
-    rounds.csv              a line for each round: seconds, messages, bytes
+    rounds.csv              a line for each round: seconds, messages, bytes, and how many of these a hub sent
     links.csv               a line for each message: who sent how many bytes to whom, and did it arrive
     diagnostics.jsonl       what the algorithm recorded, a line for each round and quantity
     checkpoint.safetensors  the state after the last saved round
@@ -39,7 +39,7 @@ from coterie.simulation import POINTS, RoundRecord, write_atomically
 _MEASURES = [f"{column}_{point}" for column in COLUMNS for point in POINTS]
 _HEADERS = {
     "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES],
-    "rounds.csv": ["round", "seconds", "messages", "bytes"],
+    "rounds.csv": ["round", "seconds", "messages", "bytes", "hub_bytes"],
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
 }
 _MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
@@ -93,7 +93,8 @@ class RunFolder:
         messages = sum(len(traffic.senders) for traffic in record.traffic)
         volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
         self._write("metrics.csv", _metric_lines(record))
-        self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume]])
+        by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
+        self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume, by_hub]])
         if messages <= _MOST_LINKS:
             self._write("links.csv", _link_lines(record))
         for name, values in record.diagnostics.items():

@@ -77,6 +77,19 @@ def combinations(
     return planned
 
 
+def require_distinct(cells: Sequence[Cell]) -> None:
+    """Refuse values that do not make another cell: all their rows would show one and the same run."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        first = found.setdefault(cell.name, cell)
+        for key, value in cell.labels.items():
+            if first.labels[key] != value:
+                raise ConfigError(
+                    f"--over {key}: {first.labels[key]} and {value} would share one run, since this key is "
+                    "not among those that decide the results"
+                )
+
+
 def compared_key(cells: Sequence[Cell], first: str, second: str) -> str:
     """The label that takes both values; refuses values that change the data, for then there are no pairs."""
     if first == second:

@@ -19,6 +19,10 @@ class Interval:
     high: float | None
     n: int
 
+    def holds(self, value: float) -> bool:
+        """Whether the true mean may be this value."""
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
     """None if there are no numbers."""

@@ -25,7 +25,7 @@ _NEEDED = {  # entries of the JSON files, columns of the CSV files
     "result.json": ("point", "peers", "seconds", "personal_accuracy"),
     FACTS: ("clusters", "majority_floor", "majority_floor_global", "shares"),
     "metrics.csv": ("round", "peer"),
-    "rounds.csv": ("round", "bytes"),
+    "rounds.csv": ("round", "bytes", "hub_bytes"),
 }
 _NOTHING: tuple[list[int], Array] = ([], np.zeros((0, 1)))
 _DISTRIBUTIONS = {  # metric -> (entry of the result, which statistic)
@@ -64,9 +64,12 @@ class Record:
 
     @functools.cached_property
     def _bytes(self) -> dict[int, int]:
-        """By round, what all peers sent."""
+        """By round, what all peers sent; a hub is none."""
         with _reading(self.folder, "rounds.csv"):
-            return {int(line["round"]): int(line["bytes"]) for line in self._lines("rounds.csv")}
+            return {
+                int(line["round"]): int(line["bytes"]) - int(line["hub_bytes"])
+                for line in self._lines("rounds.csv")
+            }
 
     def _lines(self, name: str) -> Iterator[dict[str, str]]:
         """The lines of a CSV file; a file that lost its end must not pass for a shorter run."""

@@ -232,7 +232,7 @@ def _compare(
     text = f"{_place(column, higher, lower)}{higher} - {lower} = {difference:+.2f}"
     pairs = [above[seed] - below[seed] for seed in seeds]
     paired = interval(pairs) if all(map(math.isfinite, pairs)) else None
-    if paired is not None and paired.low is not None and paired.low <= 0 <= (paired.high or 0):
+    if paired is not None and paired.holds(claim.margin):
         text += " (within the noise of the seeds)"
     return text, difference > claim.margin
 

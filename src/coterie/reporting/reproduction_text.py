@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,10 @@ def _plain(value: float, metric: str) -> str:
         return in_bytes(value)
     if metric.endswith("loss"):
         return f"{value:.3f}"
-    return f"{value:.1f}" if is_percentage(metric) else f"{value:.0f}"
+    if not is_percentage(metric):
+        return f"{value:.0f}"
+    # As the paper's readers would round what is printed: 53.15 is 53.2, though its float is below that.
+    return str(Decimal(str(value)).quantize(Decimal("0.1"), ROUND_HALF_UP))
 
 
 def _order_lines(reproduction: Reproduction) -> list[str]:
