@@ -238,8 +238,8 @@ class PaperTable(Section):
         for scale in SCALES:
             if "local" not in {row.name for row in self.rows_at(scale)} and not self.without_local:
                 raise ValueError(
-                    f"at scale {scale!r}, too, a row `local` must stand beside the others, or `without_local` "
-                    "say why not"
+                    f"at scale {scale!r}, too, a row `local` must stand beside the others, or "
+                    "`without_local` say why not"
                 )
         return self
 
