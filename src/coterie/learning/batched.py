@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, CoterieError
 from coterie.learning.own_randomness import OwnRandomness
 from coterie.learning.pooling import with_square_pools
 from coterie.learning.updates import Gradients
-from coterie.models import output_of
+from coterie.models import is_out_of_memory, output_of
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
@@ -216,13 +216,15 @@ class Vmapped:
 
         try:
             return torch.func.vmap(call)(params, x)
-        except RuntimeError as error:
-            if "vmap" not in str(error):
+        except Exception as error:
+            if isinstance(error, CoterieError) or is_out_of_memory(error):
                 raise
-            raise ConfigError(
-                f"executor 'stacked' cannot run this model ({str(error).splitlines()[0]}); "
-                "use executor 'looped'"
-            ) from error
+            # Unbatched, the same forward ran when the model was built: it is the batching that fails.
+            raise cannot_be_stacked((str(error) or type(error).__name__).splitlines()[0]) from error
+
+
+def cannot_be_stacked(reason: str) -> ConfigError:
+    return ConfigError(f"executor 'stacked' cannot run this model ({reason}); use executor 'looped'")
 
 
 def _run(module: nn.Module, layer: str | None, forward: Callable[[], Tensor]) -> Tensor:

@@ -16,8 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Federation, Split
-from coterie.errors import ConfigError
-from coterie.learning.batched import BatchedModel, OneByOne, Vmapped, model_tree, trainable_names
+from coterie.learning.batched import (
+    BatchedModel,
+    OneByOne,
+    Vmapped,
+    cannot_be_stacked,
+    model_tree,
+    trainable_names,
+)
 from coterie.learning.batches import Batches, draw_batches, local_steps
 from coterie.learning.jobs import Job
 from coterie.learning.settings import LocalWork
@@ -47,9 +53,8 @@ def batched_model(module: nn.Module, executor: ExecutorName) -> BatchedModel:
         return StackedLayers(module)
     if Vmapped.supports(module):
         return Vmapped(module)
-    raise ConfigError(
-        "executor 'stacked' cannot run this model (BatchNorm or Dropout in a module that is not a plain "
-        "Sequential of linear layers); use executor 'looped'"
+    raise cannot_be_stacked(
+        "BatchNorm or Dropout in a module that is not a plain Sequential of linear layers"
     )
 
 

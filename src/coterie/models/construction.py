@@ -32,6 +32,13 @@ def build(model: str | Callable[..., nn.Module], shape: Shape, n_classes: int, *
     return module
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a tensor was too large; on a CPU, PyTorch has no class of its own for that."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
 def _architecture(model: str | Callable[..., nn.Module]) -> tuple[Architecture, str]:
     if not isinstance(model, str):
         name = getattr(model, "__name__", "model")
