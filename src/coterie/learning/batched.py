@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -109,6 +110,8 @@ class OneByOne:
         named = dict(module.named_parameters())
         losses = loss(_as_logits(self._training_forward(module, batch))[None], batch)
         found = torch.autograd.grad(losses.sum(), [named[name] for name in only], allow_unused=True)
+        for buffer in self._local.buffers:  # only now: the backward pass may have needed their old values
+            buffer.keep_assigned()
         return losses.detach(), {name: g[None] for name, g in zip(only, found, strict=True) if g is not None}
 
     def _training_forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -128,15 +131,57 @@ class OneByOne:
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
             module = self._local.module = with_square_pools(copy.deepcopy(self._module))
+            self._local.buffers = _buffers(module)
             self._local.slots = {
                 name: value
                 for name, value in [*module.named_parameters(), *module.named_buffers()]
                 if value.is_floating_point()
             }
+        for buffer in self._local.buffers:
+            buffer.reinstall()
         for name, slot in self._local.slots.items():
             if name in params:
                 slot.data = params[name][0]
         return module
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """A floating-point buffer of a module, whose slot has the memory of one row after another.
+
+    A forward may assign another tensor to it (`self.mean = 0.9 * self.mean + ...`) instead of changing it in
+    place; that one belongs to the row as well, and must not stay for the next.
+    """
+
+    name: str
+    owner: dict[str, Tensor | None]  # the buffers of its layer
+    slot: Tensor
+
+    @property
+    def _key(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def reinstall(self) -> None:
+        self.owner[self._key] = self.slot
+
+    def keep_assigned(self) -> None:
+        now = self.owner[self._key]
+        if now is self.slot:
+            return
+        if now is None or now.shape != self.slot.shape:
+            raise ConfigError(
+                f"training changes the shape of the model's buffer {self.name!r}, which has to stay "
+                f"{tuple(self.slot.shape)}"
+            )
+        self.slot.data.copy_(now.detach())
+
+
+def _buffers(module: nn.Module) -> list[_Buffer]:
+    return [
+        _Buffer(name, module.get_submodule(name.rpartition(".")[0])._buffers, value)
+        for name, value in module.named_buffers()
+        if value.is_floating_point()
+    ]
 
 
 def _made_of_plain_layers(module: nn.Module) -> bool:
