@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,13 +21,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.errors import ConfigError, CoterieError
 from coterie.learning.own_randomness import OwnRandomness
+from coterie.learning.padding import what_padding_enters
 from coterie.learning.pooling import with_square_pools
 from coterie.learning.updates import Gradients
 from coterie.models import is_out_of_memory, output_of
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -185,7 +187,7 @@ def _buffers(module: nn.Module) -> list[_Buffer]:
 
 
 def _made_of_plain_layers(module: nn.Module) -> bool:
-    """Whether nothing but known layers runs; one's own classes may do anything, such as draw numbers."""
+    """Whether nothing but known layers runs; hooks and one's own classes may draw numbers, for example."""
     plain = (
         nn.Sequential,
         nn.Linear,
@@ -196,7 +198,10 @@ def _made_of_plain_layers(module: nn.Module) -> bool:
         nn.ReLU,
         nn.GroupNorm,
     )
-    return all(type(layer) in (*plain, *BATCH_NORMS) for layer in module.modules())
+    return all(
+        type(layer) in (*plain, *BATCH_NORMS) and not layer._forward_hooks and not layer._forward_pre_hooks
+        for layer in module.modules()
+    )
 
 
 def _faster_with_channels_last(module: nn.Module) -> bool:
@@ -223,10 +228,14 @@ class Vmapped:
         self._local = threading.local()
         convolves = any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
         self._evaluation = OneByOne(module) if convolves else None
+        self._may_be_padded = _made_of_plain_layers(module)  # or not known yet
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
-        """Not BatchNorm, whose statistics padding would enter, nor Dropout, whose masks are per row."""
+        """Not BatchNorm, whose statistics padding would enter, nor Dropout, whose masks are per row.
+
+        What else padding would enter is found when training starts, with the data.
+        """
         return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in module.modules())
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
@@ -245,6 +254,8 @@ class Vmapped:
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
+        if not self._may_be_padded:
+            self._check_padding(batch.x)
         leaves = {name: p.detach().requires_grad_(name in only) for name, p in params.items()}
         losses = loss(self._forward(leaves, batch.x, training=True), batch)
         found = torch.autograd.grad(losses.sum(), [leaves[name] for name in only], allow_unused=True)
@@ -259,13 +270,26 @@ class Vmapped:
         def call(row: Params, inputs: Tensor) -> Tensor:
             return _run(module, layer, lambda: torch.func.functional_call(module, row, (inputs,)))
 
-        try:
+        with _batching():
             return torch.func.vmap(call)(params, x)
-        except Exception as error:
-            if isinstance(error, CoterieError) or is_out_of_memory(error):
-                raise
-            # Unbatched, the same forward ran when the model was built: it is the batching that fails.
-            raise cannot_be_stacked((str(error) or type(error).__name__).splitlines()[0]) from error
+
+    def _check_padding(self, x: Tensor) -> None:
+        with _batching():
+            entered = what_padding_enters(self._module, model_tree(self._module), x)
+        if entered is not None:
+            raise cannot_be_stacked(entered)
+        self._may_be_padded = True
+
+
+@contextmanager
+def _batching() -> Iterator[None]:
+    """Says why a forward fails here that ran unbatched when the model was built."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, CoterieError) or is_out_of_memory(error):
+            raise
+        raise cannot_be_stacked((str(error) or type(error).__name__).splitlines()[0]) from error
 
 
 def cannot_be_stacked(reason: str) -> ConfigError:
