@@ -259,6 +259,45 @@ def test_batches_do_not_depend_on_how_many_are_gathered_together(
         assert torch.equal(value, expected[name]), name
 
 
+class Unlike(nn.Sequential):
+    """Batched by vmap, for it is no plain Sequential."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.0
+
+
+@pytest.mark.parametrize(
+    ("executor", "kind"), [("stacked", nn.Sequential), ("stacked", Unlike), ("looped", nn.Sequential)]
+)
+def test_a_model_is_not_run_without_a_part_of_it(
+    executor: ExecutorName, kind: type[nn.Sequential], workers: Workers
+) -> None:
+    """What it lacks would come from whatever model ran before it."""
+    module = kind(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)).double()
+    if kind is Unlike:
+        module[1] = nn.LayerNorm(5).double()
+    n = node(workers, module=module)
+    n.executor = Executor(executor, module, workers)
+    whole = n.initial()
+    n.predict(whole)
+    for lacking in ("1.bias", "2.weight", *n.buffers):
+        part = {name: value for name, value in whole.items() if name != lacking}
+        for run in (n.train, n.predict, n.evaluate, n.evaluate_common):
+            with pytest.raises(ContractError, match=f"without its '{lacking}'"):
+                run(part)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_up_to_a_layer_a_model_need_not_be_whole(executor: ExecutorName, workers: Workers) -> None:
+    n = node(workers, executor)
+    params = different_models(n)
+    part = {name: params[name] for name in n.names("1")}
+    assert set(part) == {"0.weight", "0.bias"}
+    assert torch.equal(n.predict(part, layer="1"), n.predict(params, layer="1"))
+    with pytest.raises(ContractError, match=r"without its '0\.bias'"):
+        n.predict({"0.weight": part["0.weight"]}, layer="1")
+
+
 @pytest.mark.parametrize("executor", ["stacked", "looped"])
 def test_nan_data_names_peer_and_round(executor: ExecutorName, workers: Workers) -> None:
     federation = data()

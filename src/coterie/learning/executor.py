@@ -7,7 +7,7 @@ cut depends on the model and the rows alone, never on the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Federation, Split
+from coterie.errors import ContractError
 from coterie.learning.batched import (
     BatchedModel,
     OneByOne,
@@ -102,6 +103,7 @@ class Executor:
 
         The loss is NaN for rows that took no step. `stream` and `work.epochs` are over ALL rows.
         """
+        self._check_complete(params, self.shapes)
         n_samples = federation.train.sizes
         steps = local_steps(n_samples, work)[rows]
         order = torch.argsort(steps, descending=True, stable=True)
@@ -146,8 +148,12 @@ class Executor:
     ) -> None:
         """Show `see` the logits of params' row k on the samples of federation row rows[k], for all k.
 
-        `see` is called from worker threads, for disjoint parts. layer: its outputs instead of the logits.
+        `see` is called from worker threads, for disjoint parts. layer: its outputs instead of the logits;
+        `params` may then lack what comes after it.
         """
+        self._check_complete(
+            params, self.shapes if layer is None else self.layer(layer, federation.shape).needs
+        )
         sizes = split.sizes[rows]
         some = (sizes > 0).nonzero().flatten()
         if not len(some):
@@ -186,6 +192,15 @@ class Executor:
         rows = torch.arange(len(next(iter(params.values()))))
         everyone = Split(index.repeat(1), torch.tensor([0, len(index)]))
         self.visit(params, federation, everyone, torch.zeros_like(rows), see)
+
+    def _check_complete(self, params: Params, needed: Iterable[str]) -> None:
+        """What is missing would be taken from whatever model ran before."""
+        missing = [name for name in needed if name not in params]
+        if missing:
+            raise ContractError(
+                f"a model is to be run without its {', '.join(map(repr, missing))}; what was not sent, such "
+                "as statistics that stay at home, has to be taken from the node's own model"
+            )
 
     def _chunk_rows(self, params: Params, rows: int) -> int:
         """By the model and the number of rows, not by the workers, on which no result may depend.
