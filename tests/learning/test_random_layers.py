@@ -37,6 +37,29 @@ class Functional(nn.Module):
         return self.head(nn.functional.dropout(hidden, 0.4, self.training))
 
 
+class Attention(nn.Module):
+    """Attention over the three parts of a sample."""
+
+    def __init__(self, dropout: float = 0.0, need_weights: bool = False) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=dropout, batch_first=True)
+        self.head, self.need_weights = nn.Linear(FEATURES, CLASSES), need_weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.unflatten(1, (3, 4))
+        mixed, _ = self.attention(parts, parts, parts, need_weights=self.need_weights)
+        return self.head(mixed.flatten(1))
+
+
+def encoder() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (3, 4)),
+        nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+        nn.Flatten(),
+        nn.Linear(FEATURES, CLASSES),
+    )
+
+
 def layered() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 10), nn.ReLU(), nn.Dropout(0.5), nn.Linear(10, CLASSES))
 
@@ -133,6 +156,40 @@ def test_masks_have_the_asked_for_rate() -> None:
     assert randomness.drew
     assert float((dropped == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
     assert float(dropped.max()) == pytest.approx(1 / 0.7)
+
+
+@pytest.mark.parametrize("build", [Attention, encoder])
+def test_attention_without_dropout_draws_nothing(build: Callable[[], nn.Module]) -> None:
+    module = seeded(build)
+    one = train(module, 1)
+    assert equal(one, train(module, 1))
+    assert equal(one, train(module, 2))
+    x = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(0))
+    with OwnRandomness(3, torch.device("cpu")) as randomness:
+        module.train()(x)
+    assert not randomness.drew
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_with_dropout_is_repeatable(need_weights: bool) -> None:
+    module = seeded(lambda: Attention(0.5, need_weights))
+    one = train(module, 1)
+    assert equal(one, train(module, 2))
+    assert not equal(one, train(module, 1, seed=2))
+    with OwnRandomness(3, torch.device("cpu")) as randomness:
+        module.train()(torch.zeros(2, FEATURES))
+    assert randomness.drew
+
+
+def test_a_random_operation_without_a_generator_is_refused() -> None:
+    """Fused attention with dropout, as a GPU has it, asked for by name or by place."""
+    attend, parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, torch.zeros(1, 1, 2, 4)
+    with OwnRandomness(3, torch.device("cpu")):
+        attend(parts, parts, parts)
+        with pytest.raises(ConfigError, match="cannot be repeated"):
+            attend(parts, parts, parts, dropout_p=0.5)
+        with pytest.raises(ConfigError, match="cannot be repeated"):
+            attend(parts, parts, parts, 0.5)
 
 
 def test_stacked_refuses_dropout_and_calibration_takes_looped() -> None:

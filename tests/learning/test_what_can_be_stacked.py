@@ -174,11 +174,28 @@ class Words(nn.Module):
         return self.head(self.embedding(x.abs().clamp(max=4).long()).mean((1, 2)))
 
 
+class Attention(nn.Module):
+    """Over the parts of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(x, x, x, need_weights=False)[0].flatten(1))
+
+
 def lazy() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.LayerNorm(5), nn.LazyLinear(CLASSES))
 
 
-APART: dict[str, Callable[[], nn.Module]] = {"own": Shift, "words": Words, "lazy": lazy}
+APART: dict[str, Callable[[], nn.Module]] = {
+    "own": Shift,
+    "words": Words,
+    "attention": Attention,
+    "lazy": lazy,
+}
 
 
 def data(sizes: tuple[int, ...] = (11, 4, 7, 8)) -> list[Any]:
@@ -226,7 +243,7 @@ def test_it_says_what_padding_would_enter(name: str, reason: str) -> None:
         simulate(MIXING[name], "stacked")
 
 
-@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.filterwarnings("ignore:Lazy modules", "ignore:There is a performance drop")
 @pytest.mark.parametrize("name", APART)
 def test_where_each_sample_goes_alone_both_executors_agree(name: str) -> None:
     before = torch.get_rng_state()

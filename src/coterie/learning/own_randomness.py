@@ -29,7 +29,7 @@ class OwnRandomness(TorchDispatchMode):
         self, operation: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if torch.Tag.nondeterministic_seeded not in operation.tags:
+        if torch.Tag.nondeterministic_seeded not in operation.tags or _drops_nothing(operation, args, kwargs):
             return operation(*args, **kwargs)
         self.drew = True
         if operation is torch.ops.aten.native_dropout.default:  # what Dropout becomes on a GPU
@@ -42,6 +42,15 @@ class OwnRandomness(TorchDispatchMode):
         keep = 0.0 if p == 1.0 else 1.0 - p
         mask = torch.empty_like(x).bernoulli_(keep, generator=self._generator).bool()
         return x * mask / max(keep, 1e-12), mask
+
+
+def _drops_nothing(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether this is an operation with dropout inside, such as attention, of which none is asked for."""
+    for place, argument in enumerate(operation._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            asked = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+            return bool(asked == 0)
+    return False
 
 
 def _with_generator(operation: Any) -> Any:
