@@ -65,7 +65,7 @@ class Visit:
 
     rows: Tensor  # (k,) positions in the rows asked for
     columns: slice  # which of each row's samples
-    outputs: Tensor  # (k, width, classes) logits, or (k, width, features) of a layer
+    outputs: Tensor  # (k, width, classes) logits, or (k, width, features) of a layer; 0 for padding
     y: Tensor  # (k, width)
     present: Tensor  # (k, width) 1 for samples, 0 for padding
 
@@ -173,15 +173,11 @@ class Executor:
                 place = split.offsets[rows[chunk]][:, None] + torch.where(present, columns, 0)
                 index = split.index[place]
                 x, y = _gather(federation, index)
-                see(
-                    Visit(
-                        chunk,
-                        slice(start, start + len(columns)),
-                        self._model.outputs(own, x, layer),
-                        y,
-                        present.float(),
-                    )
-                )
+                outputs = self._model.outputs(own, x, layer)
+                if not bool(present.all()):  # infinite outputs, times 0 for padding, would be no numbers
+                    outputs = outputs.masked_fill(~present[..., None].to(outputs.device), 0.0)
+                part = slice(start, start + len(columns))
+                see(Visit(chunk, part, outputs, y, present.float()))
 
         self.workers.map(task, chunks)
 

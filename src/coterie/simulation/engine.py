@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
+from coterie.learning.divergence import diverged
 from coterie.learning.push_sum import check_total
 from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
 from coterie.protocol.sealing import Sealing
@@ -210,7 +211,7 @@ class Simulation:
             same = tuple(map(id, params.values()))  # Local, for one, has the same models at both points
             if same not in known:
                 shared = block.node.evaluate_common(params) if with_global else None
-                known[same] = params, block.node.evaluate(params), shared
+                known[same] = params, _measured(block.node, params), shared
             _, scores, shared = known[same]
             accuracy.append(scores.accuracy)
             loss.append(scores.loss)
@@ -242,3 +243,15 @@ class Simulation:
             own_module=self.own_module,
             others=[executor for executor in executors if executor is not part.executor],
         )
+
+
+def _measured(node: LearningNode, params: Params) -> Scores:
+    """Scores on each row's own test data.
+
+    What the last local step of a round did to a model shows in no training loss before the next round.
+    """
+    scores = node.evaluate(params)
+    lost = scores.loss.isnan() & (node.federation.test.sizes > 0) & node.online
+    if bool(lost.any()):
+        raise diverged(node.ids[lost], node.round, node.training, "test loss")
+    return scores
