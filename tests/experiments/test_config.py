@@ -191,6 +191,13 @@ def test_what_cannot_be_is_refused_before_anything_runs(raw: dict[str, Any], mes
         prepare(resolve({"data": "digits", **raw}))
 
 
+@pytest.mark.parametrize("device", ["meta", "vulkan", "hpu", ""])
+def test_a_device_that_cannot_compute_is_refused_in_one_sentence(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"device '{device}' cannot be used: .") as caught:
+        prepare(resolve({"data": "digits", "execution": {"device": device}}))
+    assert len(str(caught.value)) < 160
+
+
 def test_cuda_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         monkeypatch.setattr(torch, "empty", _no_cuda)

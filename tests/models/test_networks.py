@@ -137,6 +137,15 @@ def test_errors_say_what_the_network_takes(model, shape, said):
     assert all(part in str(error.value) for part in said), str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "said"), [(10**11, "does not fit in memory"), (9 * 10**18, "size"), (10**20, "size")]
+)
+def test_a_network_beyond_all_bounds_is_an_error(hidden, said):
+    with pytest.raises(ConfigError, match=rf"model 'mlp\({hidden}\)' cannot be built for .*{said}") as caught:
+        build(f"mlp({hidden})", (64,), 10, seed=0)
+    assert "\n" not in str(caught.value)
+
+
 def test_no_classes_is_an_error():
     with pytest.raises(ConfigError, match="0 classes"):
         build("mlr", (4,), 0, seed=0)

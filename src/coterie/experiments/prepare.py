@@ -233,9 +233,10 @@ def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"execution.device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        torch.empty(1, device=device).cpu()  # `meta` has shapes only, and no numbers
+    except (RuntimeError, AssertionError, ImportError) as error:
+        first_sentence = str(error).partition("\n")[0].partition(". ")[0]  # of up to a thousand characters
+        raise ConfigError(f"execution.device {name!r} cannot be used: {first_sentence}") from None
     return device
 
 

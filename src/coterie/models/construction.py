@@ -27,7 +27,7 @@ def build(model: str | Callable[..., nn.Module], shape: Shape, n_classes: int, *
     # Layers draw their weights from torch's global CPU generator and take no other.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(digest(seed, "init") % 2**63)
-        module = architecture(shape, n_classes)
+        module = _construct(architecture, model, shape, n_classes)
         _check_logits(module, model, shape, n_classes)
     return module
 
@@ -44,6 +44,14 @@ def _architecture(model: str | Callable[..., nn.Module]) -> tuple[Architecture, 
         name = getattr(model, "__name__", "model")
         return from_factory(model, "this program", name), name
     return load_architecture(model) if is_user_file(model) else models.build(model), model
+
+
+def _construct(architecture: Architecture, model: str, shape: Shape, n_classes: int) -> nn.Module:
+    try:
+        return architecture(shape, n_classes)
+    except (RuntimeError, TypeError, MemoryError) as error:  # what PyTorch says to sizes beyond all bounds
+        reason = "it does not fit in memory" if is_out_of_memory(error) else str(error).partition("\n")[0]
+        raise ConfigError(f"model {model!r} cannot be built for inputs {written(shape)}: {reason}") from error
 
 
 def _check_logits(module: nn.Module, model: str, shape: Shape, n_classes: int) -> None:
