@@ -79,8 +79,8 @@ def _without_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[s
 def require_same(experiment: Experiment, folder: Path) -> None:
     """Refuse a folder whose experiment is another one in spite of its name.
 
-    A default must have changed, or the data files of another folder are asked for. A folder that is no longer
-    there may have been moved, and its name says nothing.
+    A default must have changed, the folder's name was used for something else, or the data files of another
+    folder are asked for. A folder of data that is no longer there may have been moved: its name says nothing.
     """
     from coterie.experiments.run_folder import RunFolder
 
@@ -91,8 +91,8 @@ def require_same(experiment: Experiment, folder: Path) -> None:
     different = [key for key in wanted if stored.get(key) != wanted[key]]
     if different:
         raise RunFolderError(
-            f"{folder} holds another experiment (different: {', '.join(different)}), made by another "
-            "version; delete it, or choose another folder"
+            f"{folder} holds another experiment (different: {', '.join(different)}), perhaps made by "
+            "another version; delete it, or choose another folder"
         )
     old, new = before.data_dir, experiment.data_dir
     moved = old and new and Path(old).is_dir() and Path(old).resolve() != Path(new).resolve()
