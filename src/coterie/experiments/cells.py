@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, RunFolderError
-from coterie.experiments.schema import Experiment
+from coterie.experiments.schema import OWN_OBJECT, Experiment
 
 FACTS = "facts.json"
 MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
@@ -88,6 +88,8 @@ def require_same(experiment: Experiment, folder: Path) -> None:
         return
     before = RunFolder(folder).experiment()
     stored, wanted = what_matters(before), what_matters(experiment)
+    if stored["partition"] == OWN_OBJECT:  # known only once the data were there, not to who asks
+        wanted["partition"] = OWN_OBJECT
     different = [key for key in wanted if stored.get(key) != wanted[key]]
     if different:
         raise RunFolderError(
@@ -162,9 +164,9 @@ def _play(experiment: Experiment, folder: Path, observer: Any) -> None:
 
     # Cells run beside each other, so each has one thread.
     execution = experiment.execution.model_copy(update={"workers": 1})
-    experiment = experiment.model_copy(update={"execution": execution})
-    federation = _federation(_data_of(experiment))
-    objects = Objects(data=federation)
+    federation, partition = _dealt(_data_of(experiment))
+    experiment = experiment.model_copy(update={"execution": execution, "partition": partition})
+    objects = Objects(dealt=federation)
     if (folder / "config.toml").exists():
         done = resume(folder, objects=objects, observer=observer)
     else:
@@ -182,11 +184,12 @@ def _data_of(experiment: Experiment) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _federation(data: str) -> Any:
-    """Methods are compared on the same data, so the next cell often needs what this one has loaded."""
-    from coterie.experiments.prepare import federation_of
+def _dealt(data: str) -> tuple[Any, str]:
+    """The federation and its partition: the next cell often needs the data that this one has loaded."""
+    from coterie.experiments.prepare import Objects, deal
 
-    return federation_of(Experiment.model_validate_json(data))
+    federation, experiment = deal(Experiment.model_validate_json(data), Objects())
+    return federation, experiment.partition
 
 
 def _facts(run: Any, federation: Any) -> dict[str, Any]:

@@ -159,21 +159,23 @@ def run(
     observer: Observer | None = None,
 ) -> Run:
     """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
-    return _Runner(experiment, prepare(experiment, objects), observer).start(run_dir)
+    return _Runner(prepare(experiment, objects), observer).start(run_dir)
 
 
 def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
     """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
     folder = RunFolder(run_dir)
-    experiment = folder.experiment()
-    return _Runner(experiment, prepare(experiment, objects), observer).go_on(folder)
+    return _Runner(prepare(folder.experiment(), objects), observer).go_on(folder)
 
 
 @dataclass
 class _Runner:
-    experiment: Experiment
     prepared: Prepared
     observer: Observer | None
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.prepared.experiment
 
     def start(self, run_dir: Path | None) -> Run:
         with self._workers() as workers, pinned_threads(1):
