@@ -23,6 +23,7 @@ from typing import Any
 
 from coterie.errors import CoterieError, RunFolderError
 from coterie.experiments.schema import OWN_OBJECT, Experiment
+from coterie.files import alone
 
 FACTS = "facts.json"
 MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
@@ -220,15 +221,7 @@ def _majority_floors(federation: Any) -> tuple[list[float | None], float | None]
 @contextlib.contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """Only one process works on a cell; another that wants the same one waits, and then finds it finished."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks: do not run two commands on one folder there
-        yield
-        return
     locks = folder.parent / ".locks"
     locks.mkdir(exist_ok=True)
-    with open(
-        locks / folder.name, "w"
-    ) as file:  # never deleted: a waiting process would hold a lock on nothing
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with alone(locks / folder.name, wait=True):
         yield

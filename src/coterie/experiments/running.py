@@ -165,7 +165,9 @@ def run(
 def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
     """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
     folder = RunFolder(run_dir)
-    return _Runner(prepare(folder.experiment(), objects), observer).go_on(folder)
+    experiment = folder.experiment()
+    with folder.claim():
+        return _Runner(prepare(experiment, objects), observer).go_on(folder)
 
 
 @dataclass
@@ -180,8 +182,10 @@ class _Runner:
     def start(self, run_dir: Path | None) -> Run:
         with self._workers() as workers, pinned_threads(1):
             name = self._executor_name(workers)
-            folder = None if run_dir is None else RunFolder.create(run_dir, self.experiment, name)
-            return self._play(self._simulation(name, workers), History(), folder)
+            if run_dir is None:
+                return self._play(self._simulation(name, workers), History(), None)
+            with RunFolder.create(run_dir, self.experiment, name) as folder:
+                return self._play(self._simulation(name, workers), History(), folder)
 
     def go_on(self, folder: RunFolder) -> Run:
         with self._workers() as workers, pinned_threads(1):
@@ -235,26 +239,19 @@ class _Runner:
     def _play(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
         e = self.experiment
         saved = time.monotonic()
-        try:
-            while simulation.round < e.rounds:
-                record = simulation.step(
-                    evaluate=e.evaluates(simulation.round),
-                    evaluate_global=e.evaluates_globally(simulation.round),
-                )
-                history.add(record)
-                if folder is not None:
-                    folder.append(record)
-                    if (
-                        simulation.round == e.rounds
-                        or time.monotonic() - saved >= e.execution.checkpoint_seconds
-                    ):
-                        self._save(simulation, folder)
-                        saved = time.monotonic()
-                if self.observer is not None:
-                    self.observer(record, history)
-        finally:
+        while simulation.round < e.rounds:
+            record = simulation.step(
+                evaluate=e.evaluates(simulation.round),
+                evaluate_global=e.evaluates_globally(simulation.round),
+            )
+            history.add(record)
             if folder is not None:
-                folder.close()
+                folder.append(record)
+                if simulation.round == e.rounds or time.monotonic() - saved >= e.execution.checkpoint_seconds:
+                    self._save(simulation, folder)
+                    saved = time.monotonic()
+            if self.observer is not None:
+                self.observer(record, history)
         return self._finished(simulation, history, folder)
 
     def _save(self, simulation: Simulation, folder: RunFolder) -> None:
