@@ -4,7 +4,8 @@
     environment.json        versions, machine, and the executor that was chosen
     metrics.csv             a line for each round and peer
     rounds.csv              a line for each round: seconds, messages, bytes, and how many of these a hub sent
-    links.csv               a line for each message: who sent how many bytes to whom, and did it arrive
+    links.csv               a line for each message: who sent how many bytes to whom, and did it arrive;
+                            rounds of more than 100,000 messages are left out
     diagnostics.jsonl       what the algorithm recorded, a line for each round and quantity
     checkpoint.safetensors  the state after the last saved round
     result.json             written at the end
@@ -46,7 +47,7 @@ _HEADERS = {
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
 }
 _LOCK = ".lock"
-_MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
+MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
 
 
 class RunFolder:
@@ -111,12 +112,12 @@ class RunFolder:
 
     def append(self, record: RoundRecord) -> None:
         """Add one round to the records."""
-        messages = sum(len(traffic.senders) for traffic in record.traffic)
+        messages = messages_in(record)
         volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
         self._write("metrics.csv", _metric_lines(record))
         by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
         self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume, by_hub]])
-        if messages <= _MOST_LINKS:
+        if messages <= MOST_LINKS:
             self._write("links.csv", _link_lines(record))
         for name, values in record.diagnostics.items():
             entry = {"round": record.round, "name": name, "values": values.tolist()}
@@ -240,6 +241,10 @@ class RunFolder:
                 weights = entry["values"] if entry["name"] == "collaboration" else weights
         write_atomically(path, "".join(kept).encode())
         return None if weights is None else torch.tensor(weights)
+
+
+def messages_in(record: RoundRecord) -> int:
+    return sum(len(traffic.senders) for traffic in record.traffic)
 
 
 def _make(path: Path) -> None:
