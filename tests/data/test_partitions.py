@@ -168,6 +168,30 @@ def test_tiny_concentration_puts_each_class_on_one_peer_with_room():
         assert (counts.sum(1) <= 100).all()  # whoever is full gets no second class
 
 
+class FixedShares:
+    """Stands for a random generator: Dirichlet draws that are known beforehand."""
+
+    def __init__(self, *shares: list[float]) -> None:
+        self.shares = list(shares)
+
+    def dirichlet(self, concentrations):
+        share = self.shares.pop(0)
+        assert len(share) == len(concentrations), "another number of peers has room"
+        return np.array(share)
+
+
+def test_who_holds_the_fair_share_gets_no_more():
+    """15 samples and 3 peers: the fair share is 5."""
+    draws = FixedShares(
+        [1.0, 0.0, 0.0],  # all 5 of class 0 go to peer 0, which then is full
+        [0.5, 0.5],  # the 2 of class 1 to peers 1 and 2
+        [5 / 6, 1 / 6],  # both hold 1 and have room: 5 and 1 of class 2, so that peer 1 holds 6
+        [1.0],  # the 2 of class 3 to peer 2, which holds 2
+    )
+    counts = class_over_peers(np.array([5, 2, 6, 2]), 3, 0.5, draws)
+    assert counts.tolist() == [[5, 0, 0, 0], [0, 1, 5, 0], [0, 1, 1, 2]]
+
+
 def test_prior_is_followed_while_stock_lasts():
     prior = np.array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]])
     counts = draw_from_stock(prior, np.array([400, 400]), np.array([1000] * 3), np.random.default_rng(0))
@@ -287,6 +311,8 @@ def test_a_class_without_test_samples_is_refused():
         ([70, 20, 5, 5], 20, [14, 4, 1, 1]),
         ([70, 20, 5, 5], 10, [7, 2, 1, 0]),  # before the empty cluster is filled from the largest
         ([1, 1, 1, 1], 6, [2, 2, 1, 1]),
+        ([1, 2, 4], 10, [1, 3, 6]),  # 1.43, 2.86 and 5.71: the two left over go to .86 and .71
+        ([1, 1, 3], 8, [2, 1, 5]),  # 1.6, 1.6 and 4.8: to .8, then to the first of two equal ones
     ],
 )
 def test_proportional_sizes(weights, peers, sizes):
