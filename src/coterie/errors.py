@@ -11,8 +11,9 @@
     ├── PeerError            a peer cannot start, join or go on
     │   ├── RefusedError     another peer's message, or ours at another peer, was not taken, with the reason
     │   └── UnreachableError another peer gave no answer; whether it took the message is unknown
-    └── RunFolderError       a run folder exists, is damaged, or cannot be written
-        └── DamagedRunError  its checkpoint or its records are not what was written: it cannot go on
+    └── RunFolderError       a run folder exists, is damaged, in use, or cannot be written
+        ├── DamagedRunError  its checkpoint or its records are not what was written: it cannot go on
+        └── RunInUseError    another process writes to it
 
 Each message says what was wrong, where, and what to do about it.
 """
@@ -71,8 +72,12 @@ class UnreachableError(PeerError):
 
 
 class RunFolderError(CoterieError):
-    """A run folder exists, is damaged, or cannot be written."""
+    """A run folder exists, is damaged, in use, or cannot be written."""
 
 
 class DamagedRunError(RunFolderError):
     """A run's checkpoint or records are not what was written; it cannot go on, and nothing was changed."""
+
+
+class RunInUseError(RunFolderError):
+    """Another process writes to this run's folder; nothing was changed."""

@@ -80,6 +80,34 @@ def test_an_interrupted_comparison_goes_on(
     assert "--rounds, --algorithms" in refused.stderr
 
 
+def test_names_that_look_alike_as_folders_are_runs_of_their_own(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    options = ["--algorithms", "fedprox(mu=1e+1),fedprox(mu=1e-1)", *small, "--no-plots", "--json"]
+    done = coterie("compare", *options, "--run-dir", "c")
+    assert done.exit_code == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert [result["settings"] for result in results] == [{}, {"mu": "1e+1"}, {"mu": "1e-1"}]
+    assert results[1]["personal_accuracy"] != results[2]["personal_accuracy"]
+    places = [entry["folder"] for entry in json.loads((folder / "c" / "compare.json").read_text())]
+    assert places == ["local", "fedprox-mu-1e-1", "fedprox-mu-1e-1-2"]
+    again = json.loads(coterie("compare", "--resume", "c", "--no-plots", "--json").stdout)
+    assert [result["settings"] for result in again] == [result["settings"] for result in results]
+
+
+def test_a_folder_with_another_experiment_is_not_taken_for_the_planned_one(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    coterie("compare", "--algorithms", "d-psgd", *small, "--no-plots", "--run-dir", "c")
+    plan = folder / "c" / "compare.json"
+    plan.write_text(plan.read_text().replace('"rounds": 2', '"rounds": 3'))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    refused = coterie("compare", "--resume", "c")
+    assert refused.exit_code == 2
+    assert "holds another experiment (different: rounds)" in refused.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 def test_settings_in_a_file_are_for_its_own_algorithm(
     coterie: Command, small: list[str], folder: Path
 ) -> None:

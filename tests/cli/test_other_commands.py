@@ -146,6 +146,42 @@ def test_a_new_experiment_runs_at_once(coterie: Command, folder: Path) -> None:
     assert shown.exit_code == 0, shown.stderr
 
 
+OWN_PEERS = """\
+import numpy as np
+
+def load(peers, seed):
+    return [(np.eye(4).repeat(5, axis=0), np.arange(20) // 5) for _ in range(peers)]
+"""
+
+
+def test_data_that_belong_to_peers_are_shown_as_their_own(coterie: Command, folder: Path) -> None:
+    (folder / "mine.py").write_text(OWN_PEERS)
+    options = ["--data", "mine.py:load", "--peers", "3"]
+    refused = coterie("data", "show", *options, "--partition", "pathological(1)")
+    assert refused.exit_code == 2
+    assert "the data already belong to peers: leave out partition;" in refused.stderr
+    shown = coterie("data", "show", *options)
+    assert shown.exit_code == 0, shown.stderr
+    assert ":load,own,3peers" in "".join(shown.stdout.split())  # the title is broken over lines
+
+
+def test_the_config_of_a_run_with_data_that_belong_to_peers_can_be_run(
+    coterie: Command, folder: Path
+) -> None:
+    (folder / "mine.py").write_text(OWN_PEERS)
+    options = ["--rounds", "1", "--no-plots", "--quiet", "--json"]
+    mine = ["--data", "mine.py:load", "--peers", "3", "--executor", "stacked"]
+    first = coterie("run", *mine, *options, "--run-dir", "r")
+    assert first.exit_code == 0, first.stderr
+    second = coterie("run", "--config", "r/config.toml", *options)
+    assert second.exit_code == 0, second.stderr
+    results = [json.loads(done.stdout) for done in (first, second)]
+    assert [result["partition"] for result in results] == ["own", "own"]
+    compared = coterie("compare", "--algorithms", "d-psgd", *mine, *options, "--run-dir", "c")
+    assert compared.exit_code == 0, compared.stderr
+    assert coterie("compare", "--resume", "c", *options[2:]).exit_code == 0
+
+
 def test_new_refuses_a_folder_that_is_not_empty(coterie: Command, folder: Path) -> None:
     (folder / "full").mkdir()
     (folder / "full" / "kept.txt").write_text("mine")

@@ -66,6 +66,23 @@ def test_quiet_says_nothing_on_stderr(coterie: Command, small: list[str]) -> Non
     assert json.loads(done.stdout)["rounds"] == 2
 
 
+def test_a_note_says_once_that_single_messages_are_not_listed(
+    coterie: Command, small: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--algorithm", "d-psgd", *small, "--topology", "full", "--no-plots", "--json"]
+    listed = coterie("run", *options, "--run-dir", "listed")
+    assert "links.csv" not in listed.stderr
+    monkeypatch.setattr("coterie.experiments.run_folder.MOST_LINKS", 11)  # 4 peers send 3 models each
+    done = coterie("run", *options, "--run-dir", "unlisted")
+    said = "note: d-psgd: round 1 has 12 messages; rounds of more than 11 are left out of links.csv\n"
+    assert done.stderr.count("links.csv") == 1
+    assert said in done.stderr
+    assert json.loads(done.stdout)["rounds"] == 2
+    assert (folder / "listed" / "links.csv").exists()
+    assert not (folder / "unlisted" / "links.csv").exists()
+    assert coterie("run", *options, "--quiet", "--run-dir", "quiet").stderr == ""
+
+
 def test_nan_becomes_null_in_json(
     coterie: Command, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

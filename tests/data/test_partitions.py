@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from coterie.data import Federation, Source, from_arrays, load, partitions, split
+from coterie.data import Assignment, Federation, Source, from_arrays, load, partitions, split
 from coterie.data.dirichlet import class_over_peers, draw_from_stock
 from coterie.data.partition import proportional_sizes
 from coterie.data.pathological import deal_classes
@@ -165,6 +168,30 @@ def test_tiny_concentration_puts_each_class_on_one_peer_with_room():
         assert (counts.sum(1) <= 100).all()  # whoever is full gets no second class
 
 
+class FixedShares:
+    """Stands for a random generator: Dirichlet draws that are known beforehand."""
+
+    def __init__(self, *shares: list[float]) -> None:
+        self.shares = list(shares)
+
+    def dirichlet(self, concentrations):
+        share = self.shares.pop(0)
+        assert len(share) == len(concentrations), "another number of peers has room"
+        return np.array(share)
+
+
+def test_who_holds_the_fair_share_gets_no_more():
+    """15 samples and 3 peers: the fair share is 5."""
+    draws = FixedShares(
+        [1.0, 0.0, 0.0],  # all 5 of class 0 go to peer 0, which then is full
+        [0.5, 0.5],  # the 2 of class 1 to peers 1 and 2
+        [5 / 6, 1 / 6],  # both hold 1 and have room: 5 and 1 of class 2, so that peer 1 holds 6
+        [1.0],  # the 2 of class 3 to peer 2, which holds 2
+    )
+    counts = class_over_peers(np.array([5, 2, 6, 2]), 3, 0.5, draws)
+    assert counts.tolist() == [[5, 0, 0, 0], [0, 1, 5, 0], [0, 1, 1, 2]]
+
+
 def test_prior_is_followed_while_stock_lasts():
     prior = np.array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]])
     counts = draw_from_stock(prior, np.array([400, 400]), np.array([1000] * 3), np.random.default_rng(0))
@@ -284,6 +311,8 @@ def test_a_class_without_test_samples_is_refused():
         ([70, 20, 5, 5], 20, [14, 4, 1, 1]),
         ([70, 20, 5, 5], 10, [7, 2, 1, 0]),  # before the empty cluster is filled from the largest
         ([1, 1, 1, 1], 6, [2, 2, 1, 1]),
+        ([1, 2, 4], 10, [1, 3, 6]),  # 1.43, 2.86 and 5.71: the two left over go to .86 and .71
+        ([1, 1, 3], 8, [2, 1, 5]),  # 1.6, 1.6 and 4.8: to .8, then to the first of two equal ones
     ],
 )
 def test_proportional_sizes(weights, peers, sizes):
@@ -303,16 +332,68 @@ def test_proportional_sizes(weights, peers, sizes):
         "rotations(0,360)",
         "rotations(x:1,90:1)",
         "rotations(-2)",
+        "rotations(²)",
+        "rotations(1000000000)",
+        f"rotations({'9' * 5000})",
+        f"rotations(0:{'9' * 5000},90:1)",
         "rotations",
         "label-groups",
         "label-groups(0:x)",
         "digit-pairs(0)",
+        "digit-pairs(inf)",
+        "dirichlet(inf)",
+        "dirichlet(1e308)",
         "dirichelt(0.1)",
     ],
 )
 def test_malformed_partitions_are_configuration_errors(text):
     with pytest.raises(ConfigError):
         partitions.build(text)
+
+
+def test_labels_of_groups_are_plain_digits():
+    for group in ("²", "9" * 5000):
+        with pytest.raises(ConfigError, match=f"'{group}' in group"):
+            split(toy([9] * 3), f"label-groups({group},1)", peers=2, seed=0)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A user's own partition, which returns what it is told."""
+
+    returned: Any
+
+    def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment:
+        return self.returned
+
+
+HALVES = np.arange(12) % 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (HALVES, "must return a coterie.data.Assignment, not ndarray"),
+        (Assignment(HALVES[:-1]), r"owner must have shape \(12,\), not \(11,\)"),
+        (Assignment(HALVES[:, None]), r"owner must have shape \(12,\), not \(12, 1\)"),
+        (Assignment(HALVES + 1), "owner must lie from -1 to 1, not from 1 to 2"),
+        (Assignment(HALVES - 2), "owner must lie from -1 to 1, not from -2 to -1"),
+        (Assignment(HALVES / 2), "owner must be a NumPy array of integer, not float64"),
+        (Assignment(HALVES.tolist()), "owner must be a NumPy array of integer, not list"),
+        (Assignment(None), "owner must be a NumPy array of integer, not NoneType"),
+        (Assignment(HALVES, test_owner=HALVES), r"test_owner must have shape \(10,\), not \(12,\)"),
+        (Assignment(HALVES, clusters=np.array([0, -5])), "clusters must lie from 0 to .*, not from -5 to 0"),
+        (Assignment(HALVES, degrees=np.array([0.0, np.nan])), "degrees must lie from -360 to 360"),
+    ],
+)
+def test_what_a_partition_of_ones_own_returns_is_checked(returned, said):
+    with pytest.raises(ConfigError, match=f"partition ByHand: .*{said}"):
+        split(toy([6, 6]), ByHand(returned), peers=2, seed=0)
+
+
+def test_a_partition_of_ones_own():
+    federation = split(toy([6, 6]), ByHand(Assignment(HALVES)), peers=2, seed=0)
+    assert federation.train.sizes.tolist() == [6, 6]
 
 
 def test_every_partition_has_a_summary_for_the_catalogue():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells import Cell, breakage, fingerprint, is_finished, require_same
+from coterie.experiments.cells import Cell, breakage, fingerprint, is_finished, play, require_same
 from coterie.experiments.config import resolve
 from coterie.experiments.running_cells import CellRunner, Event, _Worker
 from coterie.reporting.measures import read_record
@@ -222,3 +222,20 @@ def test_facts_hold_the_floor_and_the_clusters(tmp_path: Path) -> None:
     assert [row.index(1.0) for row in facts["shares"]] == [1, 0, 3, 2]
     shutil.rmtree(tmp_path / one.name)
     assert not is_finished(tmp_path / one.name)
+
+
+def test_a_cell_whose_data_belong_to_peers_is_found_again(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def load(peers, seed):\n"
+        "    return [(np.eye(4).repeat(5, axis=0), np.arange(20) // 5) for _ in range(peers)]\n"
+    )
+    mine = cell(data=f"{tmp_path}/mine.py:load")
+    assert play(mine, tmp_path / "cells") is None
+    folder = tmp_path / "cells" / mine.name
+    assert json.loads((folder / "result.json").read_text())["partition"] == "own"
+    (folder / "result.json").unlink()
+    assert play(mine, tmp_path / "cells") is None
+    assert is_finished(folder)
+    with pytest.raises(RunFolderError, match="different: rounds"):
+        require_same(cell(data=f"{tmp_path}/mine.py:load", rounds=4).experiment, folder)

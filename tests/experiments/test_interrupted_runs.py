@@ -6,21 +6,29 @@ moment, such as between writing a checkpoint and putting it in place.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import coterie
-from coterie.errors import DamagedRunError, RunFolderError
+from coterie.cli import app
+from coterie.errors import DamagedRunError, RunFolderError, RunInUseError
+from coterie.experiments.config import resolve
+from coterie.experiments.run_folder import RunFolder
+from coterie.files import alone
 
 ROUNDS = 5
 EXPERIMENT: dict[str, Any] = {
@@ -251,3 +259,81 @@ def test_damaged_records_are_refused_and_left_alone(
     with pytest.raises(DamagedRunError, match=name):
         coterie.simulate(resume_from=folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+WRITER = """
+    import json, sys
+    import coterie
+
+    def wait(record, history):
+        print("round", record.round, flush=True)
+        sys.stdin.readline()
+
+    coterie.simulate(**json.loads(sys.argv[1]), run_dir=sys.argv[2], observer=wait)
+"""
+
+
+@contextlib.contextmanager
+def another_process_writing(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in the middle of a run in this folder."""
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), json.dumps(EXPERIMENT), str(folder)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, env={**os.environ, "PYTHONWARNINGS": "ignore"}) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "round 0\n"
+            yield writer
+        finally:
+            writer.kill()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_run_that_another_process_writes_is_left_alone(tmp_path: Path, whole: coterie.Run) -> None:
+    folder = tmp_path / "run"
+    with another_process_writing(folder) as writer:
+        before = contents(folder)
+        with pytest.raises(RunInUseError, match="is in use by another process"):
+            coterie.simulate(resume_from=folder)
+        resumed = CliRunner().invoke(app, ["run", "--resume", str(folder)], prog_name="coterie")
+        assert resumed.exit_code == 2
+        assert "is in use by another process" in resumed.stderr
+        assert "go on with" not in resumed.stderr
+        assert contents(folder) == before
+        writer.communicate("\n" * ROUNDS)
+    assert writer.returncode == 0
+    assert result(folder) == result(whole.run_dir or folder)
+    assert ".lock" not in contents(folder)
+
+
+def test_the_lock_ends_with_a_killed_process(tmp_path: Path, whole: coterie.Run) -> None:
+    with another_process_writing(tmp_path / "run") as writer:
+        writer.kill()
+        writer.wait()
+        assert_same_run(coterie.simulate(resume_from=tmp_path / "run"), whole)
+
+
+def test_a_folder_is_claimed_by_one_of_those_who_make_it(tmp_path: Path) -> None:
+    experiment = resolve(EXPERIMENT)
+    with RunFolder.create(tmp_path / "run", experiment, "stacked"), pytest.raises(RunInUseError):
+        RunFolder(tmp_path / "run").claim()
+    with RunFolder(tmp_path / "run").claim():
+        assert ".lock" in contents(tmp_path / "run")
+
+
+def test_nobody_gets_a_lock_on_a_deleted_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening the file and locking it, who had the lock may have ended and deleted the file."""
+    lock, original = tmp_path / ".lock", fcntl.flock
+
+    def after_the_other_has_ended(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", original)
+        lock.unlink()
+        original(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", after_the_other_has_ended)
+    with alone(lock, wait=False):
+        assert lock.exists()
+        with pytest.raises(BlockingIOError), alone(lock, wait=False):
+            pass

@@ -19,9 +19,10 @@ from torch.utils.data import TensorDataset
 
 import coterie
 from coterie.algorithms import algorithms
+from coterie.data.iid import Iid
 from coterie.errors import ConfigError, CoterieError, DataError, DivergedError, RunFolderError
 from coterie.experiments.config import load_toml, resolve
-from coterie.experiments.prepare import prepare
+from coterie.experiments.prepare import Objects, prepare
 from coterie.experiments.run_folder import RunFolder
 from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Round
 from coterie.topology import make
@@ -37,6 +38,7 @@ QUICK: dict[str, Any] = {
     "evaluation": {"global_samples": 20},
     "execution": {"executor": "stacked", "workers": 1},
 }
+UNSPLIT: dict[str, Any] = {"partition": None, "splitting": {}}  # for data that belong to peers already
 LEARNING: dict[str, Any] = {"training": {"lr": 0.2, "epochs": 10}, "execution": {"workers": 1}}
 FEATURES, CLASSES = 4, 3
 
@@ -173,6 +175,43 @@ def test_own_data(kind: str) -> None:
     assert float(run.personal_accuracy.mean()) > 0.6
 
 
+@pytest.mark.parametrize("form", [list, coterie.from_peers])
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"partition": "pathological(1)"}, "leave out partition;"),
+        ({"partition": "iid"}, "leave out partition;"),
+        ({"partition": Iid()}, "leave out partition;"),
+        ({"splitting": {"samples_per_peer": 5}}, "leave out splitting.samples_per_peer;"),
+        ({"splitting": {"test_samples_per_peer": 5}}, "leave out splitting.test_samples_per_peer;"),
+    ],
+)
+def test_data_that_belong_to_peers_are_not_split_again(form: Any, asked: dict[str, Any], named: str) -> None:
+    data = form([arrays(20, seed) for seed in range(3)])
+    with pytest.raises(ConfigError, match=f"already belong to peers: {named}"):
+        coterie.simulate("local", data, "mlr", rounds=1, **asked)
+
+
+def test_validation_samples_are_taken_from_a_list_but_not_from_a_federation() -> None:
+    peers = [arrays(20, seed) for seed in range(3)]
+    asked: dict[str, Any] = {"rounds": 1, "splitting": {"validation": 0.25}}
+    run = coterie.simulate("local", peers, "mlr", **asked)
+    held = prepare(run.experiment, Objects(data=peers)).federation.validation
+    assert held.sizes.tolist() == [4, 4, 4]  # of 16, as 4 of 20 are for testing
+    with pytest.raises(ConfigError, match=r"leave out splitting\.validation;"):
+        coterie.simulate("local", coterie.from_peers(peers), "mlr", **asked)
+
+
+@pytest.mark.parametrize("partition", [None, "natural"])
+def test_the_partition_of_data_that_belong_to_peers_is_their_own(tmp_path: Path, partition: Any) -> None:
+    peers = [arrays(20, seed) for seed in range(3)]
+    run = coterie.simulate("local", peers, "mlr", partition, rounds=1, run_dir=tmp_path / "run")
+    assert run.result()["partition"] == "own"
+    assert RunFolder(tmp_path / "run").experiment().partition == "own"
+    again = coterie.simulate(data=peers, resume_from=tmp_path / "run")
+    assert without_time(again.result()) == without_time(run.result())
+
+
 @pytest.mark.parametrize("kind", ["networkx", "pairs", "array", "tensor", "topology"])
 def test_own_graphs(kind: str) -> None:
     pairs = [(0, 1), (1, 2)]
@@ -229,10 +268,10 @@ def test_own_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, ConfigError, "10 classes"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()}, ConfigError, "fails on a batch"),
         ({"model": nn.Linear(64, 10), "init": "independent"}, ConfigError, "independent"),
-        ({"data": [arrays(9), arrays(9)], "peers": 3}, DataError, "peers = 2"),
+        ({"data": [arrays(9), arrays(9)], "peers": 3, **UNSPLIT}, DataError, "peers = 2"),
         ({"algorithm": "oracle"}, ConfigError, "clusters"),
         (
-            {"execution": {"executor": "stacked"}, "model": Net, "data": [arrays(9)] * 4},
+            {"execution": {"executor": "stacked"}, "model": Net, "data": [arrays(9)] * 4, **UNSPLIT},
             ConfigError,
             "looped",
         ),

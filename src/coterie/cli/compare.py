@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,10 +32,7 @@ class Planned:
     label: str
     seed: int
     table: dict[str, Any]
-
-    @property
-    def folder(self) -> str:
-        return folders.slug(self.label)
+    folder: str = ""  # its name within that of the comparison; "": `in_own_folders` chooses it
 
 
 @experiment_options(without=("algorithm",))
@@ -116,6 +113,16 @@ def _for_one(asked: Asked, name: str, quiet: bool) -> dict[str, Any]:
     return table
 
 
+def in_own_folders(plan: list[Planned]) -> list[Planned]:
+    """The plan with a folder for each run: fedprox(mu=1e+1) and fedprox(mu=1e-1) would share one."""
+    placed: list[Planned] = []
+    for planned in plan:
+        taken = {other.folder for other in placed}
+        name = planned.folder or folders.first_free(folders.slug(planned.label), taken.__contains__)
+        placed.append(replace(planned, folder=name))
+    return placed
+
+
 def read_plan(folder: Path) -> list[Planned]:
     """The plan of an interrupted comparison."""
     try:
@@ -135,6 +142,7 @@ def play_all(plan: list[Planned], folder: Path, quiet: bool, command: str = "") 
     from coterie.cli import playing
     from coterie.experiments.config import resolve
 
+    plan = in_own_folders(plan)
     experiments = [resolve(planned.table) for planned in plan]
     _check_all(experiments)
     _write_plan(plan, folder)

@@ -31,11 +31,10 @@ def show(
         raise RunFolderError(f"the folder of {out} does not exist")
 
     from coterie.experiments.config import resolve
-    from coterie.experiments.prepare import federation_of
+    from coterie.experiments.prepare import Objects, deal
     from coterie.reporting import data_plots, data_tables, tables
 
-    experiment = resolve(table)
-    federation = federation_of(experiment)
+    federation, experiment = deal(resolve(table), Objects())
     title = f"{experiment.data}, {experiment.partition}, {experiment.peers} peers, seed {experiment.seed}"
     tables.show(data_tables.label_table(federation, title))
     if federation.dropped:

@@ -38,7 +38,8 @@ def check_to_run(table: Mapping[str, Any]) -> Experiment:
 def _check_outside(experiment: Experiment) -> None:
     for key in ("data", "model", "partition", "topology"):
         value = getattr(experiment, key)
-        if value == OWN_OBJECT:
+        of_the_data = key == "partition" and checking.is_file_reference(experiment.data)
+        if value == OWN_OBJECT and not of_the_data:  # as in the config of a run with such data
             raise ConfigError(
                 f"{key} {OWN_OBJECT!r} stands for an object that was passed to coterie.simulate in Python; "
                 f"`coterie list` shows the names that can be used here"

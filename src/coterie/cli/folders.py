@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -19,8 +20,13 @@ def new_folder(*parts: str) -> Path:
 
 
 def unused(path: Path) -> Path:
-    names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
-    return next(name for name in names if not name.exists())
+    return path.with_name(first_free(path.name, lambda name: path.with_name(name).exists()))
+
+
+def first_free(name: str, taken: Callable[[str], bool]) -> str:
+    """The name, or with the first of -2, -3, ... that is not taken."""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(free for free in names if not taken(free))
 
 
 def refuse_existing(folder: Path, command: str) -> None:

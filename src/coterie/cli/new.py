@@ -44,7 +44,8 @@ import coterie
 def load_data(peers: int, seed: int) -> coterie.Source:
     """Samples and labels, to be split among the peers by the partition in experiment.toml.
 
-    Peers that already have their own data: return `coterie.from_peers([(x, y), (x, y), ...])`.
+    Peers that already have their own data: return `coterie.from_peers([(x, y), (x, y), ...])`, and
+    leave out the partition.
     """
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(4, 10))  # 4 classes of points with 10 features

@@ -15,13 +15,15 @@ from coterie.cli.options import Output
 from coterie.cli.problems import running
 from coterie.cli.progress import Progress
 from coterie.errors import RunFolderError
+from coterie.experiments.cells import require_same
 from coterie.experiments.run_folder import RunFolder
 from coterie.experiments.running import Run, resume, run
 from coterie.experiments.schema import Experiment
 
 
 def play(experiment: Experiment, folder: Path, progress: Progress, *, command: str, label: str = "") -> Run:
-    """Run an experiment in a new folder, or continue the run that the folder holds."""
+    """Run an experiment in a new folder, or continue the run that the folder holds, if it is of this one."""
+    require_same(experiment, folder)
     point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
     watcher = progress.watch(label or experiment.algorithm, experiment.rounds, point)
     with running(folder, command):

@@ -20,6 +20,7 @@ from coterie.errors import (
     DamagedRunError,
     DataError,
     RunFolderError,
+    RunInUseError,
     TopologyError,
 )
 
@@ -69,8 +70,8 @@ def running(folder: Path, command: str) -> Iterator[None]:
         if (folder / "config.toml").exists():
             raise KeyboardInterrupt(f"go on with: {command}") from None
         raise
-    except DamagedRunError:
-        raise  # it cannot go on
+    except (DamagedRunError, RunInUseError):
+        raise  # it cannot go on, or it does already
     except RunFolderError as error:
         if (folder / "config.toml").exists():
             raise RunFailedError(f"{error}; go on with: {command}") from None

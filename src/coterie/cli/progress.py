@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from coterie.cli.problems import note
+
 if TYPE_CHECKING:
     from coterie.experiments.history import History
     from coterie.protocol import Point
@@ -52,10 +54,12 @@ class _Watcher:
 
     def __init__(self, progress: Progress, label: str, rounds: int, point: Point, task: Any) -> None:
         self.progress, self.label, self.rounds, self.point, self.task = progress, label, rounds, point, task
+        self._said_unlisted = False
 
     def __call__(self, record: RoundRecord, history: History) -> None:
         if self.progress.quiet:
             return
+        self._say_if_unlisted(record)
         done = record.round + 1
         recent = history.seconds[-_RECENT:]
         each = sum(recent) / len(recent)
@@ -64,6 +68,18 @@ class _Watcher:
         if accuracy is not None:
             facts = f"accuracy {float(accuracy.nanmean()):.3f}  {facts}"
         self.progress.show(self, done, facts)
+
+    def _say_if_unlisted(self, record: RoundRecord) -> None:
+        """Once in a run, that links.csv is not complete."""
+        from coterie.experiments.run_folder import MOST_LINKS, messages_in
+
+        messages = messages_in(record)
+        if messages > MOST_LINKS and not self._said_unlisted:
+            self._said_unlisted = True
+            note(
+                f"note: {self.label}: round {record.round + 1} has {messages:,} messages; rounds of more "
+                f"than {MOST_LINKS:,} are left out of links.csv"
+            )
 
 
 def _is_due(done: int, rounds: int, lines: int) -> bool:

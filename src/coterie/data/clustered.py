@@ -27,6 +27,9 @@ NAMED_GROUPS = {
 }
 """Groups of CIFAR-10 classes; any other data set with these class names may use them."""
 
+_MOST_CLUSTERS = 100_000  # each needs a peer of its own, and far fewer already differ by less than a pixel
+_MOST_DIGITS = 15  # of a number that a user typed; every one of them is a float without rounding
+
 
 @dataclass(frozen=True)
 class Rotations:
@@ -55,6 +58,10 @@ def rotations(*angles: str) -> Rotations:
         )
     if len(angles) == 1 and ":" not in angles[0]:
         clusters = _whole(angles[0], "rotations: the number of clusters")
+        if clusters > _MOST_CLUSTERS:
+            raise ConfigError(
+                f"rotations: at most {_MOST_CLUSTERS:,} clusters are possible, not {clusters:,}"
+            )
         return Rotations(tuple(360.0 * i / clusters for i in range(clusters)), (1.0,) * clusters)
     degrees, weights = [], []
     for text in angles:
@@ -135,7 +142,7 @@ def group_labels(group: str, source: Source) -> list[int]:
     for part in parts:
         if part in source.class_names:
             labels.append(source.class_names.index(part))
-        elif part.isdigit() and int(part) < source.n_classes:
+        elif _is_whole(part) and int(part) < source.n_classes:
             labels.append(int(part))
         else:
             hint = nearest(part, (*source.class_names, *NAMED_GROUPS))
@@ -157,6 +164,13 @@ def _weighted(text: str, what: str) -> tuple[str, float]:
 
 
 def _whole(text: str, what: str) -> int:
-    if not (text.strip().isdigit() and int(text) > 0):
-        raise ConfigError(f"{what} must be a whole number above 0, not {text!r}")
+    if not (_is_whole(text.strip()) and int(text) > 0):
+        raise ConfigError(
+            f"{what} must be a whole number above 0 of at most {_MOST_DIGITS} digits, not {text!r}"
+        )
     return int(text)
+
+
+def _is_whole(text: str) -> bool:
+    """Digits that `int` takes, unlike ², in a number that is not absurdly long."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

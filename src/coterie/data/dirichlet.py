@@ -10,7 +10,6 @@ The published loops may run for ever on small data; here every search has a limi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from coterie.data.partition import (
     Assignment,
     Ints,
+    check_concentration,
     class_stock,
     even_sizes,
     owners,
@@ -29,11 +29,6 @@ from coterie.errors import ConfigError, DataError
 
 _MOST_DRAWS = 1000
 _DRAW_BUDGET = 20_000_000  # numbers drawn in one search: keeps large federations within seconds
-
-
-def _check_concentration(a: float) -> None:
-    if not (math.isfinite(a) and a > 0.0):
-        raise ConfigError(f"the Dirichlet concentration must be above 0, not {a}")
 
 
 def class_over_peers(stock: Ints, peers: int, a: float, rng: np.random.Generator) -> Ints:
@@ -81,7 +76,7 @@ class Dirichlet:
     min_size: int = 10
 
     def __post_init__(self) -> None:
-        _check_concentration(self.a)
+        check_concentration(self.a)
         if self.min_size < 1:
             raise ConfigError(f"dirichlet: min_size must be at least 1, not {self.min_size}")
 
@@ -99,7 +94,7 @@ class DirichletPrior:
     a: float
 
     def __post_init__(self) -> None:
-        _check_concentration(self.a)
+        check_concentration(self.a)
 
     def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment:
         require_samples(source, peers)
@@ -139,7 +134,7 @@ class DirichletBlocks:
     block: int = 10
 
     def __post_init__(self) -> None:
-        _check_concentration(self.a)
+        check_concentration(self.a)
         if self.block < 1:
             raise ConfigError(f"dirichlet-blocks: block must be at least 1, not {self.block}")
 

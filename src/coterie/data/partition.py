@@ -7,13 +7,13 @@ many samples of each class each peer gets, a (peers, classes) matrix; `owners` t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.source import Source
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.registry import Registry
 
 Ints = NDArray[np.int64]
@@ -39,6 +39,48 @@ class Partition(Protocol):
 
 
 partitions: Registry[Partition] = Registry("partition")
+
+_LARGEST_CONCENTRATION = 1e100  # equal shares long before; the sum of larger ones overflows
+
+
+def check_concentration(a: float) -> None:
+    """Refuse a Dirichlet distribution that cannot be drawn from."""
+    if not 0.0 < a <= _LARGEST_CONCENTRATION:
+        raise ConfigError(
+            f"the Dirichlet concentration must be above 0 and at most {_LARGEST_CONCENTRATION:g}, not {a}"
+        )
+
+
+def checked(assignment: Any, partition: object, source: Source, peers: int) -> Assignment:
+    """What a partition's `assign` returned, which may be the user's own code."""
+    name = repr(partition) if isinstance(partition, str) else type(partition).__name__
+    if not isinstance(assignment, Assignment):
+        raise ConfigError(
+            f"partition {name}: `assign` must return a coterie.data.Assignment, "
+            f"not {type(assignment).__name__}"
+        )
+    for key, size, kind, least, most in (
+        ("owner", len(source.y_train), np.integer, NOBODY, peers - 1),
+        ("test_owner", len(source.y_test), np.integer, NOBODY, peers - 1),
+        ("clusters", peers, np.integer, 0, 2**31 - 1),
+        ("degrees", peers, np.number, -360, 360),
+    ):
+        values = getattr(assignment, key)
+        if values is None and key != "owner":
+            continue
+        if not isinstance(values, np.ndarray) or not np.issubdtype(values.dtype, kind):
+            found = getattr(values, "dtype", type(values).__name__)
+            raise ConfigError(
+                f"partition {name}: {key} must be a NumPy array of {kind.__name__}, not {found}"
+            )
+        if values.shape != (size,):
+            raise ConfigError(f"partition {name}: {key} must have shape ({size},), not {values.shape}")
+        if size and not least <= values.min() <= values.max() <= most:
+            raise ConfigError(
+                f"partition {name}: {key} must lie from {least} to {most}, not from {values.min()} to "
+                f"{values.max()}"
+            )
+    return assignment
 
 
 def class_stock(source: Source) -> Ints:

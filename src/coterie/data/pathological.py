@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.data.partition import Assignment, Ints, class_stock, even_sizes, owners, partitions
+from coterie.data.partition import (
+    Assignment,
+    Ints,
+    check_concentration,
+    class_stock,
+    even_sizes,
+    owners,
+    partitions,
+)
 from coterie.data.source import Source
 from coterie.errors import ConfigError, DataError
 
@@ -85,8 +93,7 @@ class DigitPairs:
     largest: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.a > 0.0:
-            raise ConfigError(f"digit-pairs: a must be above 0, not {self.a}")
+        check_concentration(self.a)
 
     def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment:
         stock = class_stock(source)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation, Split
 from coterie.data.iid import Natural
-from coterie.data.partition import NOBODY, Assignment, Ints, Partition, by_class, partitions, runs
+from coterie.data.partition import NOBODY, Assignment, Ints, Partition, by_class, checked, partitions, runs
 from coterie.data.rotate import rotate
 from coterie.data.source import Source
 from coterie.errors import ConfigError, DataError
@@ -47,7 +47,8 @@ def split(
         raise ConfigError(
             f"in this data set every peer has its own task: split it by natural, not {partition}"
         )
-    assignment = rule.assign(source, peers, numpy_generator(seed, "partition"))
+    assigned = rule.assign(source, peers, numpy_generator(seed, "partition"))
+    assignment = checked(assigned, partition, source, peers)
     training = _training(source, assignment.owner, peers, seed)
     if samples_per_peer is not None:
         training, _ = _divide(training, np.minimum(training[1], samples_per_peer), seed, "partition-cap")

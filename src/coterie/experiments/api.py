@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from coterie.algorithms import algorithms
-from coterie.data import Federation, Partition
+from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
 from coterie.experiments.config import resolve
 from coterie.experiments.prepare import Objects
@@ -62,7 +62,9 @@ def simulate(
         "settings": objects.algorithm.settings() if objects.algorithm is not None else {},
         "data": OWN_OBJECT if objects.data is not None else data,
         "model": OWN_OBJECT if objects.model is not None else model,
-        "partition": OWN_OBJECT if objects.partition is not None else partition,
+        "partition": OWN_OBJECT
+        if objects.partition is not None
+        else partition or _partition_of(objects.data),
         "topology": OWN_OBJECT if objects.topology is not None else topology,
         "peers": peers if peers is not None else _peers_of(data),
         "rounds": rounds,
@@ -91,6 +93,11 @@ def _name_of(algorithm: Any) -> str:
         raise ConfigError(f"your class {name} has the name of an algorithm in the catalogue; rename it")
     algorithms.register(name)(cls)
     return name
+
+
+def _partition_of(data: Any) -> str | None:
+    """`own` where the data that were passed already belong to peers; None: the default of the data."""
+    return None if data is None or isinstance(data, Source) else OWN_OBJECT
 
 
 def _peers_of(data: Any) -> int | None:

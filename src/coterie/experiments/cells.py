@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, RunFolderError
-from coterie.experiments.schema import Experiment
+from coterie.experiments.schema import OWN_OBJECT, Experiment
+from coterie.files import alone
 
 FACTS = "facts.json"
 MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
@@ -79,8 +80,8 @@ def _without_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[s
 def require_same(experiment: Experiment, folder: Path) -> None:
     """Refuse a folder whose experiment is another one in spite of its name.
 
-    A default must have changed, or the data files of another folder are asked for. A folder that is no longer
-    there may have been moved, and its name says nothing.
+    A default must have changed, the folder's name was used for something else, or the data files of another
+    folder are asked for. A folder of data that is no longer there may have been moved: its name says nothing.
     """
     from coterie.experiments.run_folder import RunFolder
 
@@ -88,11 +89,13 @@ def require_same(experiment: Experiment, folder: Path) -> None:
         return
     before = RunFolder(folder).experiment()
     stored, wanted = what_matters(before), what_matters(experiment)
+    if stored["partition"] == OWN_OBJECT:  # known only once the data were there, not to who asks
+        wanted["partition"] = OWN_OBJECT
     different = [key for key in wanted if stored.get(key) != wanted[key]]
     if different:
         raise RunFolderError(
-            f"{folder} holds another experiment (different: {', '.join(different)}), made by another "
-            "version; delete it, or choose another folder"
+            f"{folder} holds another experiment (different: {', '.join(different)}), perhaps made by "
+            "another version; delete it, or choose another folder"
         )
     old, new = before.data_dir, experiment.data_dir
     moved = old and new and Path(old).is_dir() and Path(old).resolve() != Path(new).resolve()
@@ -162,9 +165,9 @@ def _play(experiment: Experiment, folder: Path, observer: Any) -> None:
 
     # Cells run beside each other, so each has one thread.
     execution = experiment.execution.model_copy(update={"workers": 1})
-    experiment = experiment.model_copy(update={"execution": execution})
-    federation = _federation(_data_of(experiment))
-    objects = Objects(data=federation)
+    federation, partition = _dealt(_data_of(experiment))
+    experiment = experiment.model_copy(update={"execution": execution, "partition": partition})
+    objects = Objects(dealt=federation)
     if (folder / "config.toml").exists():
         done = resume(folder, objects=objects, observer=observer)
     else:
@@ -182,11 +185,12 @@ def _data_of(experiment: Experiment) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _federation(data: str) -> Any:
-    """Methods are compared on the same data, so the next cell often needs what this one has loaded."""
-    from coterie.experiments.prepare import federation_of
+def _dealt(data: str) -> tuple[Any, str]:
+    """The federation and its partition: the next cell often needs the data that this one has loaded."""
+    from coterie.experiments.prepare import Objects, deal
 
-    return federation_of(Experiment.model_validate_json(data))
+    federation, experiment = deal(Experiment.model_validate_json(data), Objects())
+    return federation, experiment.partition
 
 
 def _facts(run: Any, federation: Any) -> dict[str, Any]:
@@ -217,15 +221,7 @@ def _majority_floors(federation: Any) -> tuple[list[float | None], float | None]
 @contextlib.contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """Only one process works on a cell; another that wants the same one waits, and then finds it finished."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks: do not run two commands on one folder there
-        yield
-        return
     locks = folder.parent / ".locks"
     locks.mkdir(exist_ok=True)
-    with open(
-        locks / folder.name, "w"
-    ) as file:  # never deleted: a waiting process would hold a lock on nothing
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with alone(locks / folder.name, wait=True):
         yield

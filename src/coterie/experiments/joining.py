@@ -231,7 +231,7 @@ def prepare_for(experiment: Experiment, settings: PeerSettings) -> Prepared:
         n_classes=experiment.classes,
     )
     place = min(settings.number, experiment.peers - 1)  # a hub's data only show what samples look like
-    return prepare(experiment, Objects(data=own.spread(place, experiment.peers)))
+    return prepare(experiment, Objects(dealt=own.spread(place, experiment.peers)))
 
 
 def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:

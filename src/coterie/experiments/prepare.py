@@ -23,6 +23,7 @@ from coterie.models import build
 from coterie.models.user_file import load_module
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
+from coterie.registry import parse_call
 from coterie.topology import Churn, Loss, Topology, make
 
 
@@ -32,6 +33,7 @@ class Objects:
 
     algorithm: Algorithm[Any] | None = None
     data: Any = None  # Federation, Source, or one data set per peer
+    dealt: Federation | None = None  # what `deal` gave for this experiment before
     model: nn.Module | Callable[..., nn.Module] | None = None
     partition: Partition | None = None
     topology: Any = None
@@ -41,6 +43,7 @@ class Objects:
 class Prepared:
     """Everything that a simulation needs."""
 
+    experiment: Experiment  # with the partition `own` if the data belonged to peers before
     algorithm: Algorithm[Any]
     federation: Federation
     module: nn.Module
@@ -63,7 +66,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     algorithm = objects.algorithm or build_algorithm(experiment)
     topology = _topology(experiment, objects)
     _check_topology(experiment, algorithm, topology)
-    federation = _federation(experiment, objects)
+    federation, experiment = deal(experiment, objects)
     if algorithm.facts.clusters and federation.clusters is None:
         raise ConfigError(
             f"algorithm {experiment.algorithm!r} must be told the true clusters, and partition "
@@ -85,7 +88,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             seed = digest(experiment.seed, "own-init", node)
             return _module(experiment, objects, federation, seed, named.get(node))
 
-    return Prepared(algorithm, federation, module, topology, own, others)
+    return Prepared(experiment, algorithm, federation, module, topology, own, others)
 
 
 def _check_networks(
@@ -109,7 +112,7 @@ def _check_networks(
 
 def federation_of(experiment: Experiment) -> Federation:
     """Only the data of an experiment, split among its peers."""
-    return _federation(experiment, Objects())
+    return deal(experiment, Objects())[0]
 
 
 def _topology(experiment: Experiment, objects: Objects) -> Topology:
@@ -141,7 +144,21 @@ def _check_topology(experiment: Experiment, algorithm: Algorithm[Any], topology:
         )
 
 
-def _federation(experiment: Experiment, objects: Objects) -> Federation:
+def deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
+    """Everyone's data; and the experiment, whose partition is `own` if they belonged to peers before."""
+    federation = objects.dealt
+    if federation is None:
+        federation, experiment = _deal(experiment, objects)
+    if federation.peers != experiment.peers:
+        raise DataError(
+            f"the data has {federation.peers} peers but the experiment {experiment.peers}; "
+            f"set peers = {federation.peers}"
+        )
+    _refuse_nan(federation)
+    return federation, experiment
+
+
+def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
     data = objects.data
     if data is None and is_file_reference(experiment.data):
         data = _call_user_data(experiment.data, experiment.peers, experiment.seed)
@@ -149,30 +166,51 @@ def _federation(experiment: Experiment, objects: Objects) -> Federation:
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
         )
-    if objects.partition is not None and not hasattr(objects.partition, "assign"):
+    if isinstance(data, Source):
+        return _split(data, experiment, objects.partition), experiment
+    _refuse_to_split(data, experiment, objects.partition)
+    if not isinstance(data, Federation):
+        data = from_peers(data, validation=experiment.splitting.validation, seed=experiment.seed)
+    return data, experiment.model_copy(update={"partition": OWN_OBJECT})
+
+
+def _split(source: Source, experiment: Experiment, partition: Partition | None) -> Federation:
+    if partition is not None and not hasattr(partition, "assign"):
         raise ConfigError(
             f"a partition is a name such as iid or dirichlet(0.3), or an object with an `assign` method, "
-            f"not {objects.partition!r}"
+            f"not {partition!r}"
         )
-    if isinstance(data, Source):
-        data = split(
-            data,
-            objects.partition or experiment.partition,
-            peers=experiment.peers,
-            seed=experiment.seed,
-            validation=experiment.splitting.validation,
-            samples_per_peer=experiment.splitting.samples_per_peer,
-            test_samples_per_peer=experiment.splitting.test_samples_per_peer,
-            common_test_samples=experiment.evaluation.global_samples,
+    return split(
+        source,
+        partition or experiment.partition,
+        peers=experiment.peers,
+        seed=experiment.seed,
+        validation=experiment.splitting.validation,
+        samples_per_peer=experiment.splitting.samples_per_peer,
+        test_samples_per_peer=experiment.splitting.test_samples_per_peer,
+        common_test_samples=experiment.evaluation.global_samples,
+    )
+
+
+def _refuse_to_split(data: Any, experiment: Experiment, partition: Partition | None) -> None:
+    """Refuse what says how samples are dealt out where the data already say whose they are."""
+    harmless = {"natural", OWN_OBJECT}
+    if is_file_reference(experiment.data):
+        harmless.add("iid")  # filled in before anyone knew what the user's function returns
+    splitting = experiment.splitting
+    held = splitting.validation > 0.0 and isinstance(data, Federation)  # of a list they are set aside here
+    given = {
+        "partition": partition is not None or parse_call(experiment.partition)[0] not in harmless,
+        "splitting.samples_per_peer": splitting.samples_per_peer is not None,
+        "splitting.test_samples_per_peer": splitting.test_samples_per_peer is not None,
+        "splitting.validation": held,
+    }
+    refused = [name for name, is_set in given.items() if is_set]
+    if refused:
+        raise ConfigError(
+            f"the data already belong to peers: leave out {', '.join(refused)}; from_arrays(...) makes data "
+            "to be split among peers, and from_peers(..., validation=...) sets validation samples aside"
         )
-    elif not isinstance(data, Federation):
-        data = from_peers(data, validation=experiment.splitting.validation, seed=experiment.seed)
-    if data.peers != experiment.peers:
-        raise DataError(
-            f"the data has {data.peers} peers but the experiment {experiment.peers}; set peers = {data.peers}"
-        )
-    _refuse_nan(data)
-    return data
 
 
 def _refuse_nan(data: Federation) -> None:
@@ -240,4 +278,4 @@ def _device(name: str) -> torch.device:
     return device
 
 
-__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "federation_of", "prepare"]
+__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "deal", "federation_of", "prepare"]

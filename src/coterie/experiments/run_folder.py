@@ -4,10 +4,13 @@
     environment.json        versions, machine, and the executor that was chosen
     metrics.csv             a line for each round and peer
     rounds.csv              a line for each round: seconds, messages, bytes, and how many of these a hub sent
-    links.csv               a line for each message: who sent how many bytes to whom, and did it arrive
+    links.csv               a line for each message: who sent how many bytes to whom, and did it arrive;
+                            rounds of more than 100,000 messages are left out
     diagnostics.jsonl       what the algorithm recorded, a line for each round and quantity
     checkpoint.safetensors  the state after the last saved round
     result.json             written at the end
+
+While a process writes to the folder, a locked file `.lock` in it keeps others out.
 
 Rounds and peers count from 0. Lines of rounds after the checkpoint are dropped when a run is resumed, so
 that an interrupted run leaves the same records as one that was not.
@@ -29,10 +32,11 @@ from typing import Any
 
 import torch
 
-from coterie.errors import DamagedRunError, RunFolderError
+from coterie.errors import DamagedRunError, RunFolderError, RunInUseError
 from coterie.experiments.config import load_toml, resolve
 from coterie.experiments.history import COLUMNS, History, Measurement, measurement_of
 from coterie.experiments.schema import Experiment
+from coterie.files import alone
 from coterie.learning import cores
 from coterie.simulation import POINTS, RoundRecord, write_atomically
 
@@ -42,7 +46,8 @@ _HEADERS = {
     "rounds.csv": ["round", "seconds", "messages", "bytes", "hub_bytes"],
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
 }
-_MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
+_LOCK = ".lock"
+MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
 
 
 class RunFolder:
@@ -51,6 +56,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[str, Any] = {}
+        self._claim = contextlib.ExitStack()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def checkpoint(self) -> Path:
@@ -58,20 +70,30 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment, executor: str) -> RunFolder:
-        """Make a new folder; one that already holds something is never touched."""
+        """Make a new folder and claim it; one that already holds something is never touched."""
+        _make(path)
+        folder = cls(path).claim()
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise RunFolderError(
-                    f"{path} exists already; choose another folder, or continue that run with --resume {path}"
-                )
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"cannot make the folder {path}: {error.strerror}") from None
-        folder = cls(path)
-        environment = json.dumps(_environment(executor), indent=2)
-        write_atomically(path / "environment.json", environment.encode())
-        write_atomically(path / "config.toml", experiment.to_toml().encode())
+            _refuse_used(path)  # somebody may have been faster, and finished
+            environment = json.dumps(_environment(executor), indent=2)
+            write_atomically(path / "environment.json", environment.encode())
+            write_atomically(path / "config.toml", experiment.to_toml().encode())
+        except BaseException:
+            folder.close()
+            raise
         return folder
+
+    def claim(self) -> RunFolder:
+        """Keep other processes from writing here, until `close`."""
+        try:
+            self._claim.enter_context(alone(self.path / _LOCK, wait=False))
+        except BlockingIOError:
+            raise RunInUseError(
+                f"{self.path} is in use by another process; wait until its run has ended"
+            ) from None
+        except OSError as error:
+            raise RunFolderError(f"cannot write in {self.path}: {error.strerror}") from None
+        return self
 
     def experiment(self) -> Experiment:
         if not (self.path / "config.toml").is_file():
@@ -90,12 +112,12 @@ class RunFolder:
 
     def append(self, record: RoundRecord) -> None:
         """Add one round to the records."""
-        messages = sum(len(traffic.senders) for traffic in record.traffic)
+        messages = messages_in(record)
         volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
         self._write("metrics.csv", _metric_lines(record))
         by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
         self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume, by_hub]])
-        if messages <= _MOST_LINKS:
+        if messages <= MOST_LINKS:
             self._write("links.csv", _link_lines(record))
         for name, values in record.diagnostics.items():
             entry = {"round": record.round, "name": name, "values": values.tolist()}
@@ -115,6 +137,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # what could not be written was reported when it was tried
                 file.close()
         self._files.clear()
+        self._claim.close()
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomically(self.path / "result.json", json.dumps(result, indent=2).encode())
@@ -218,6 +241,25 @@ class RunFolder:
                 weights = entry["values"] if entry["name"] == "collaboration" else weights
         write_atomically(path, "".join(kept).encode())
         return None if weights is None else torch.tensor(weights)
+
+
+def messages_in(record: RoundRecord) -> int:
+    return sum(len(traffic.senders) for traffic in record.traffic)
+
+
+def _make(path: Path) -> None:
+    try:
+        _refuse_used(path)
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder {path}: {error.strerror}") from None
+
+
+def _refuse_used(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(inside.name != _LOCK for inside in path.iterdir())):
+        raise RunFolderError(
+            f"{path} exists already; choose another folder, or continue that run with --resume {path}"
+        )
 
 
 def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:

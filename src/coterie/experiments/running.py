@@ -159,27 +159,33 @@ def run(
     observer: Observer | None = None,
 ) -> Run:
     """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
-    return _Runner(experiment, prepare(experiment, objects), observer).start(run_dir)
+    return _Runner(prepare(experiment, objects), observer).start(run_dir)
 
 
 def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
     """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
     folder = RunFolder(run_dir)
     experiment = folder.experiment()
-    return _Runner(experiment, prepare(experiment, objects), observer).go_on(folder)
+    with folder.claim():
+        return _Runner(prepare(experiment, objects), observer).go_on(folder)
 
 
 @dataclass
 class _Runner:
-    experiment: Experiment
     prepared: Prepared
     observer: Observer | None
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.prepared.experiment
 
     def start(self, run_dir: Path | None) -> Run:
         with self._workers() as workers, pinned_threads(1):
             name = self._executor_name(workers)
-            folder = None if run_dir is None else RunFolder.create(run_dir, self.experiment, name)
-            return self._play(self._simulation(name, workers), History(), folder)
+            if run_dir is None:
+                return self._play(self._simulation(name, workers), History(), None)
+            with RunFolder.create(run_dir, self.experiment, name) as folder:
+                return self._play(self._simulation(name, workers), History(), folder)
 
     def go_on(self, folder: RunFolder) -> Run:
         with self._workers() as workers, pinned_threads(1):
@@ -233,26 +239,19 @@ class _Runner:
     def _play(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
         e = self.experiment
         saved = time.monotonic()
-        try:
-            while simulation.round < e.rounds:
-                record = simulation.step(
-                    evaluate=e.evaluates(simulation.round),
-                    evaluate_global=e.evaluates_globally(simulation.round),
-                )
-                history.add(record)
-                if folder is not None:
-                    folder.append(record)
-                    if (
-                        simulation.round == e.rounds
-                        or time.monotonic() - saved >= e.execution.checkpoint_seconds
-                    ):
-                        self._save(simulation, folder)
-                        saved = time.monotonic()
-                if self.observer is not None:
-                    self.observer(record, history)
-        finally:
+        while simulation.round < e.rounds:
+            record = simulation.step(
+                evaluate=e.evaluates(simulation.round),
+                evaluate_global=e.evaluates_globally(simulation.round),
+            )
+            history.add(record)
             if folder is not None:
-                folder.close()
+                folder.append(record)
+                if simulation.round == e.rounds or time.monotonic() - saved >= e.execution.checkpoint_seconds:
+                    self._save(simulation, folder)
+                    saved = time.monotonic()
+            if self.observer is not None:
+                self.observer(record, history)
         return self._finished(simulation, history, folder)
 
     def _save(self, simulation: Simulation, folder: RunFolder) -> None:

@@ -83,7 +83,13 @@ def _from_networkx(graph: Any, peers: int) -> Given:
 
 
 def _from_adjacency(array: Any, peers: int) -> Given:
-    linked = torch.as_tensor(array) != 0
+    try:
+        weights = torch.as_tensor(array)
+    except (TypeError, ValueError) as error:
+        raise TopologyError(f"an adjacency array holds numbers, 0 for no link: {error}") from None
+    if bool(weights.isnan().any()):
+        raise TopologyError("the adjacency array has NaN; write 0 where there is no link")
+    linked = weights != 0
     if linked.shape != (peers, peers):
         raise TopologyError(
             f"an adjacency array for {peers} peers has shape ({peers}, {peers}), not {tuple(linked.shape)}; "
