@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -102,10 +102,12 @@ def federation(dtype: torch.dtype = torch.float64) -> Federation:
     return dataclasses.replace(made, x=made.x.to(dtype), clusters=CLUSTERS)
 
 
-def module(dtype: torch.dtype = torch.float64) -> nn.Module:
+def module(dtype: torch.dtype = torch.float64, normalised: bool = False) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(11)
-        return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)).to(dtype)
+        norm = [nn.BatchNorm1d(HIDDEN)] if normalised else []
+        layers = nn.Linear(FEATURES, HIDDEN), *norm, nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
+        return nn.Sequential(*layers).to(dtype)
 
 
 def topology_for(algorithm: Algorithm[Any]) -> Topology:
@@ -122,6 +124,7 @@ class Exam:
     pools: dict[int, Workers]
     dtype: torch.dtype = torch.float64
     epoch_groups: int = 0
+    batchnorm: Literal["none", "average", "local"] = "none"
 
     def simulation(
         self,
@@ -132,7 +135,7 @@ class Exam:
         shards: Sequence[Tensor] | None = None,
         topology: Topology | None = None,
     ) -> Simulation:
-        net = module(self.dtype)
+        net = module(self.dtype, self.batchnorm != "none")
         return Simulation(
             algorithm=self.algorithm,
             federation=federation(self.dtype),
@@ -145,6 +148,7 @@ class Exam:
             seed=seed,
             rounds=4,
             shards=shards,
+            local_buffers=self.batchnorm == "local",
         )
 
     def played(self, rounds: int = 2, **how: Any) -> tuple[Simulation, list[RoundRecord]]:

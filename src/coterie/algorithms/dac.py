@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.algorithms.paper_settings import PPDL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.checkpointing import Best
+from coterie.learning.partial import completed
 from coterie.learning.selection import reachable, require_peers
 from coterie.learning.similarity import draw, probabilities, rescored
 from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
@@ -74,7 +75,7 @@ class DAC(Algorithm[DACState]):
         n = node.n_samples.float()
         payload: Tree = {"model": state.params, "samples": {"n": n}, "scores": {"s": state.scores}}
         inbox = yield from pull(payload, wanted)
-        loss, samples, heard = _judge(node, inbox, state.scores.shape[1])
+        loss, samples, heard = _judge(node, inbox, state)
         mixed = _average(state.params, n, inbox, samples)
         node.measure(after_mixing=mixed)
         scores, sampled = rescored(state.scores, state.sampled, inbox.links, loss, heard, node.ids)
@@ -90,15 +91,16 @@ class DAC(Algorithm[DACState]):
         return self.tau
 
 
-def _judge(node: Node, inbox: Inbox, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+def _judge(node: Node, inbox: Inbox, state: DACState) -> tuple[Tensor, Tensor, Tensor]:
     """Of each message: its model's loss on the receiver's training data, n of the sender, its scores."""
 
     def look(payload: Tree, rows: Tensor) -> Tensor:
         sent = cast(dict[str, Params], payload)
-        loss = node.evaluate(sent["model"], "train", rows=rows).loss
+        model = completed(sent["model"], state.params, rows, node)
+        loss = node.evaluate(model, "train", rows=rows).loss
         return torch.cat((loss[:, None], sent["samples"]["n"][:, None], sent["scores"]["s"]), dim=1)
 
-    seen = inbox.map(look).reshape(-1, nodes + 2)
+    seen = inbox.map(look).reshape(-1, state.scores.shape[1] + 2)
     return seen[:, 0], seen[:, 1], seen[:, 2:]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from coterie.learning.partial import completed
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Node, Samples
 from coterie.protocol.trees import Params, Tree, per_row
@@ -60,13 +59,9 @@ def even_weights(samples: Samples) -> Tensor:
 def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: str | None = None) -> Tensor:
     """(messages, n, classes) logits of received models on the samples of the rows that received them.
 
-    What was not sent, such as BatchNorm statistics that stay at home, is taken from the row's own model.
-    layer: its outputs (messages, n, features) instead.
+    What was not sent is taken from the row's own model. layer: its outputs (messages, n, features) instead.
     """
-    received = cast(Params, peers)
-    needed = node.names(layer, of=received)
-    complete = {n: received[n] if n in received else mine[n].index_select(0, rows) for n in needed}
-    return node.predict(complete, rows=rows, layer=layer)
+    return node.predict(completed(peers, mine, rows, node, layer), rows=rows, layer=layer)
 
 
 def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:

@@ -1,16 +1,30 @@
-"""Partial personalisation: a body that is shared and a head that stays at home."""
+"""Models of which a part stays at home: heads of one's own, statistics that are not sent."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.protocol import Node, Params
+from coterie.protocol import Node, Params, Tree
 
 
 def pick(params: Params, names: tuple[str, ...]) -> Params:
     """The named part of a model, such as `node.body`."""
     return {name: params[name] for name in names}
+
+
+def completed(received: Tree, mine: Params, rows: Tensor, node: Node, layer: str | None = None) -> Params:
+    """Received models that can be run: what was not sent, as BatchNorm statistics, is the receiver's own.
+
+    rows: which row received each. layer: complete up to this layer only.
+    """
+    sent = cast(Params, received)
+    return {
+        name: sent[name] if name in sent else mine[name].index_select(0, rows)
+        for name in node.names(layer, of=sent)
+    }
 
 
 def train_head_then_body(
