@@ -172,6 +172,22 @@ def test_only_active_and_online_rows_train(executor: ExecutorName, workers: Work
     assert all(torch.equal(nobody[name], start[name]) for name in start)
 
 
+def test_only_measurements_train_rows_that_are_offline(workers: Workers) -> None:
+    """And only the round's own training counts as its training loss."""
+    n = node(workers)
+    n.online = torch.tensor([True, False, True])
+    start = n.initial()
+    for purpose, trained in (("gradient", n.online), ("measurement", torch.ones(3, dtype=torch.bool))):
+        params = n.train(start, purpose=purpose)
+        assert torch.equal((params["0.weight"] != start["0.weight"]).flatten(1).any(1), trained)
+        assert bool(n.train_loss.isnan().all())
+    active = torch.tensor([False, True, False])
+    params = n.train(start, active=active, purpose="measurement")
+    assert torch.equal((params["0.weight"] != start["0.weight"]).flatten(1).any(1), active)
+    n.train(start)
+    assert torch.equal(~n.train_loss.isnan(), n.online)
+
+
 def test_own_loss_sees_rows_and_positions(workers: Workers) -> None:
     """A loss may look up per-row and per-sample values: here, weights that switch single samples off."""
     n = node(workers, training=Training(batch_size=4, lr=0.1, clip=0.0))

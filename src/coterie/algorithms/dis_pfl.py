@@ -115,7 +115,9 @@ class DisPFL(Algorithm[SparseState]):
     def gradient(self, params: Params, node: Node) -> Params:
         """Of one mini-batch, also where the mask is zero."""
         plain: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
-        after = node.train(params, steps=1, lr=1.0, lr_decay=1.0, stream="growth", reported=False, **plain)
+        after = node.train(
+            params, steps=1, lr=1.0, lr_decay=1.0, stream="growth", purpose="gradient", **plain
+        )
         return {name: value - after[name] for name, value in params.items()}
 
     def personal(self, state: SparseState) -> Params:

@@ -135,8 +135,8 @@ def mean_at_hub(mine: Params, upload: Inbox) -> Params:
 
 
 def fine_tuned(params: Params, node: Node, epochs: int) -> Params:
-    """A copy of each row's model after some epochs on its own data, to be measured or used at home."""
-    return node.train(params, epochs=epochs, steps=None, stream="fine-tuning", reported=False)
+    """A copy of each row's model after some epochs on its own data, to be measured."""
+    return node.train(params, epochs=epochs, steps=None, stream="fine-tuning", purpose="measurement")
 
 
 def adopt(mine: Params, inbox: Inbox) -> Params:

@@ -57,6 +57,6 @@ class FedPer(HubAverage):
             epochs=self.head_tuning,
             steps=None,
             stream="fine-tuning",
-            reported=False,
+            purpose="measurement",
         )
         return {**received, **pick(tuned, node.head)}  # BatchNorm statistics belong to the body

@@ -76,7 +76,7 @@ class PerFedAvg(HubAverage):
             weight_decay=0.0,
             optimizer="sgd",
             stream="adaptation",
-            reported=False,
+            purpose="measurement",
         )
 
 

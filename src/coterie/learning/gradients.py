@@ -20,7 +20,7 @@ def full_gradient(node: Node, params: Params, loss: Loss, active: Tensor) -> Par
         params,
         loss=loss,
         active=active,
-        reported=False,
+        purpose="gradient",
         steps=1,
         batch_size=_ALL_SAMPLES,
         lr=1.0,

@@ -16,7 +16,7 @@ from coterie.learning.executor import Executor, Visit
 from coterie.learning.losses import cross_entropy, sample_cross_entropy
 from coterie.learning.settings import LocalWork
 from coterie.models import head_names
-from coterie.protocol.node import Loss, Prepare, Scores
+from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream, shared_stream, stream
 from coterie.topology import Graph
@@ -92,14 +92,16 @@ class LearningNode:
         prepare: Prepare | None = None,
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
-        reported: bool = True,
+        purpose: Purpose = "round",
         **settings: Any,
     ) -> Params:
         work = LocalWork.resolve(self.training, self.round, settings, self.ids)
         names = self.executor.trainable
         if only is not None:
             names = tuple(name for name in names if name in only)
-        taking_part = self.online if active is None else self.online & active
+        taking_part = torch.ones_like(self.online) if purpose == "measurement" else self.online
+        if active is not None:
+            taking_part = taking_part & active
         chosen = taking_part.nonzero().flatten()
         if not names or not len(chosen):
             return params
@@ -114,7 +116,7 @@ class LearningNode:
             prepare,
         )
         self._check_finite(losses)
-        if reported:
+        if purpose == "round":
             self.train_loss = torch.where(losses.isnan(), self.train_loss, losses)
         return result
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -40,6 +40,14 @@ class Batch(Samples):
     noise: Tensor | None = None  # (rows,) seeds of a model's own randomness, such as Dropout, in this step
     prepared: Params = field(default_factory=dict)  # (rows, batch, ...) what `prepare` found
 
+
+Purpose: TypeAlias = Literal["round", "gradient", "measurement"]
+"""What a call of `train` serves.
+
+round: the round's own training, whose loss is recorded.
+gradient: a gradient that the round needs beside it, such as one for the hub.
+measurement: a copy that is measured and dropped; as everyone is measured, rows that are offline train, too.
+"""
 
 Loss = Callable[[Tensor, Batch], Tensor]
 """logits (rows, batch, classes) and the batch -> one value per row, (rows,)."""
@@ -94,15 +102,14 @@ class Node(Protocol):
         prepare: Prepare | None = None,
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
-        reported: bool = True,
+        purpose: Purpose = "round",
         **settings: Any,
     ) -> Params:
         """Local training of each row on its own data; returns new parameters.
 
         loss: default is cross-entropy. prepare: what the loss finds in `batch.prepared`. only: names to
-        change. active: (rows,) bool, who trains.
-        reported: False for work beside the round's training (a gradient for the hub, fine-tuning for the
-        measurement), whose loss is not to be recorded as the round's training loss.
+        change. active: (rows,) bool, who trains. purpose: what it serves; rows that are offline train for
+        a measurement only.
         settings: override the experiment's `training` section for this call (steps, momentum, ...);
         `epochs` may be a (rows,) tensor. Also: `update`, another update rule; `around`, a function
         that wraps the experiment's own rule in another; `proximal=(mu, anchor)`, a pull towards a model;
