@@ -25,12 +25,17 @@ from coterie.protocol import (
     sample_clients,
     to_hub,
 )
-from coterie.protocol.trees import per_row
+from coterie.protocol.trees import per_row, where_rows
 
 
 @dataclass(frozen=True)
 class HubAverage(ModelAlgorithm):
-    """The rounds of FedAvg and of what differs from it only in how clients train or are measured."""
+    """The rounds of FedAvg and of what differs from it only in how clients train or are measured.
+
+    After local training, those that trained show their fresh copies; all others show the model that the hub
+    began the round with, and of their own what never travels. What they last downloaded would depend on which
+    rounds were measured.
+    """
 
     participation: float = 1.0  # fraction of clients per round
 
@@ -43,12 +48,13 @@ class HubAverage(ModelAlgorithm):
         mine = adopt(state.params, download)
         here = download.count > 0
         trained = self.trained(mine, here, node)
-        node.measure(after_local=trained)
         upload = yield to_hub(self.weighted(pick(trained, shared), node), node, here, clients)
         # What was downloaded is as it was; what never travels (a head, local statistics) stays as trained.
         downloaded = {name: mine[name] for name in shared if mine[name] is not state.params[name]}
         mine = self.at_hub({**trained, **downloaded}, upload)
         if node.evaluating:
+            begun = yield from_hub(pick(state.params, shared), node, everyone(node), counted=False)
+            node.measure(after_local=where_rows(here, trained, adopt(trained, begun)))
             latest = yield from_hub(pick(mine, shared), node, everyone(node), counted=False)
             mine = adopt(mine, latest)
             node.measure(after_mixing=self.adapted(mine, node))
@@ -87,8 +93,8 @@ class FedAvg(HubAverage):
         w_i <- w after local SGD                             each client i in S_t
         w <- sum_i n_i w_i / sum_i n_i                       at the hub
 
-    After mixing, the new w is measured on every client's own test data; handing it out for that is not
-    counted as traffic. After local training, each client's freshly trained copy is.
+    After local training, each client is measured with its freshly trained copy, or with w where it was not
+    sampled; after mixing, with the new w. Handing out w for that is not counted as traffic.
 
     finetune_epochs > 0 (FedAvg-FT): after mixing, every client is measured with a copy of the new w that it
     trained for so many epochs on its own data; the federation goes on from w.

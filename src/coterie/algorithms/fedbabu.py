@@ -21,6 +21,7 @@ class FedBABU(HubAverage):
         z <- mean of z_i over S_t                            at the hub
         before a measurement: (z_i, v_i) <- finetune_epochs of local SGD on body and head, from (z, v)
 
+    After local training nobody is fine-tuned; clients that were not sampled are measured with (z, v) there.
     The fine-tuned copies are measured and dropped; the federation goes on from (z, v). So a model saved from
     a run is (z, v), which does poorly by design until its user fine-tunes it.
 

@@ -20,7 +20,8 @@ class FedPer(HubAverage):
         (z_i, v_i) <- local SGD on body and head together, from (z, v_i)
         z <- sum_i n_i z_i / sum_i n_i                       at the hub; v_i stays
 
-    After mixing, each client is measured with the new body and its own head.
+    After local training, clients that were not sampled are measured with z, after mixing all are with the new
+    z; each with its own head.
 
     head_tuning > 0: before it is measured, each client trains a copy of its head for so many epochs on the
     new body. Where few clients are sampled, the head of a client that never was is otherwise untrained.

@@ -40,6 +40,7 @@ class PerFedAvg(HubAverage):
 
     Before it is measured, each client takes one step with rate a from the new w on a mini-batch of its own
     TRAINING data (the often copied code of pFedMe adapts on test data); the federation goes on from w.
+    After local training it is measured as it is: w_i, or w where it was not sampled.
 
     Differs from the paper: the first-order variant (FO), which leaves out the Hessian, as in the papers that
     compare with it. `training.lr` is its beta; with momentum, the rule acts on the gradients at theta'.

@@ -1,4 +1,4 @@
-"""FedAvg's fine-tuned evaluation: measured on a tuned copy, while the federation goes on from w."""
+"""What FedAvg's clients are measured with, while the federation goes on from w."""
 
 from __future__ import annotations
 
@@ -13,6 +13,23 @@ from coterie.errors import ConfigError
 
 Check = Callable[..., None]
 MakeWorld = Callable[..., Any]
+
+
+def test_who_was_not_sampled_shows_the_model_that_the_round_began_with(
+    world: MakeWorld, assert_close: Check
+) -> None:
+    """Also where no round before was measured: then the client itself last heard of an older model."""
+    small, lr = world((4, 6, 5, 3)), 0.2
+    simulation = small.simulation("fedavg", {"participation": 0.5}, lr=lr)
+    for _ in range(3):
+        simulation.step(evaluate=False)
+    w = small.weights(simulation.blocks[0].state.params, small.hub)
+    sampled = simulation.step().traffic[0].receivers.tolist()
+    assert len(sampled) == 2
+    shown = simulation.blocks[0].node.shown["after_local"]
+    for client in range(4):
+        trained = small.step(w, small.gradient(w, client), lr)
+        assert_close(small.weights(shown, client), trained if client in sampled else w)
 
 
 def test_fine_tuned_copy_is_measured(world: MakeWorld, assert_close: Check) -> None:
