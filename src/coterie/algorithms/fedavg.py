@@ -145,15 +145,20 @@ def fine_tuned(params: Params, node: Node, epochs: int) -> Params:
     return node.train(params, epochs=epochs, steps=None, stream="fine-tuning", purpose="measurement")
 
 
-def adopt(mine: Params, inbox: Inbox) -> Params:
-    """Take over the one model that arrived, where one did; of another network, what one's own has too."""
+def adopt(mine: Params, inbox: Inbox, unsent: Params | None = None) -> Params:
+    """Take over the one model that arrived, where one did; of another network, what one's own has too.
+
+    unsent: a model to copy from what messages never hold, such as statistics that stay at home.
+    """
     received, arrived = inbox.sum_fitting(mine)
-    return {
-        name: received[name].where(per_row(arrived[name] > 0, value).to(value.device), value)
-        if name in received
-        else value
-        for name, value in mine.items()
-    }
+    adopted = dict(mine)
+    for name, value in mine.items():
+        if name in received:
+            here = per_row(arrived[name] > 0, value).to(value.device)
+            adopted[name] = received[name].where(here, value)
+        elif received and unsent is not None:
+            adopted[name] = unsent[name].clone()
+    return adopted
 
 
 def require_fraction(name: str, value: float) -> None:

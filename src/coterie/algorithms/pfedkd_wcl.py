@@ -52,7 +52,9 @@ class PFedKDWCL(PersonalBesideHub):
 
     Differs from the paper: its line 14 takes a data-dependent gradient at a server without data, so
     clients take it (as in the authors' code) and upload G_i instead of theta_i. All start from the same
-    model unless the experiment says otherwise. The paper has no Local row, which must be compared with.
+    model unless the experiment says otherwise. The paper has no Local row, which must be compared with. Its
+    networks have no BatchNorm: here the hub's running statistics become the mean of what the sampled clients
+    make of them in one pass over their data; where statistics stay at home, w has those of theta_i at i.
     """
 
     alpha: float = 0.1  # weight of the teacher
@@ -86,7 +88,7 @@ class PFedKDWCL(PersonalBesideHub):
     def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
         clients = sample_clients(node, self.participation)  # line 3
         download = yield from_hub(state.params, node, clients)  # line 4
-        w = adopt(state.params, download)
+        w = adopt(state.params, download, unsent=state.personal)
         here = (download.count > 0) & (node.n_samples > 0)
         loss = self.client_loss if self.alpha else None  # None: plain cross-entropy
         prepare = self.teacher(w, here, node) if self.alpha else None
@@ -124,16 +126,24 @@ class PFedKDWCL(PersonalBesideHub):
     def at_hub(self, w: Params, upload: Inbox, node: Node) -> Params:
         """Line 14: the hub's new model; all other rows keep theirs."""
         weights = 1.0 / upload.count[upload.rows].double()  # 1 / S, of those that arrived
-        if self.server_update == "kl_grad_reverse_lastclient":
-            weights = last_client_weights(upload, node)
-        received = cast(dict[str, Params], upload.sum(weights))
+        mean = _model(upload, weights)
+        if self.server_update == "param_avg":
+            heard = {name: per_row(upload.count > 0, value).to(value.device) for name, value in mean.items()}
+            return {**w, **{name: value.where(heard[name], w[name]) for name, value in mean.items()}}
+        if self.server_update == "kl_grad":
+            gradient = mean
+        else:
+            gradient = _model(upload, last_client_weights(upload, node))
         result = dict(w)
-        for name, mean in received.get("model", {}).items():
-            if self.server_update == "param_avg":
-                result[name] = mean.where(per_row(upload.count > 0, mean).to(mean.device), w[name])
-            else:
-                result[name] = w[name] - self.server_lr * mean  # the mean is 0 where nothing arrived
+        for name in mean:  # all are 0 where nothing arrived
+            statistics = name in node.buffers
+            result[name] = w[name] - (mean[name] if statistics else self.server_lr * gradient[name])
         return result
+
+
+def _model(upload: Inbox, weights: Tensor) -> Params:
+    """The weighted sum of what was uploaded in the place of a model."""
+    return cast(dict[str, Params], upload.sum(weights)).get("model", {})
 
 
 def remembered_logits(params: Params, active: Tensor, node: Node) -> Tensor:

@@ -13,8 +13,9 @@ _ALL_SAMPLES = 1 << 40  # a batch larger than any node's data
 def full_gradient(node: Node, params: Params, loss: Loss, active: Tensor) -> Params:
     """Each active row's gradient of `loss` at `params` over its whole training data; else zeros.
 
-    It is what one step with rate 1 takes away. Running statistics of BatchNorm come out as what one pass
-    over the data takes away from them.
+    It is what one step with rate 1 takes away. Running statistics of BatchNorm (`node.buffers`) have no
+    gradient: they come out as what one pass over the data takes away, which is to be subtracted whole, not
+    times a learning rate.
     """
     stepped = node.train(
         params,

@@ -79,6 +79,7 @@ class Node(Protocol):
     clusters: Tensor | None  # (peers,) true cluster of every peer: for the Oracle only
     head: tuple[str, ...]  # parameter names of the last linear layer
     body: tuple[str, ...]  # all other names
+    buffers: tuple[str, ...]  # of the body, what is not trained: BatchNorm's running statistics
 
     @property
     def rows(self) -> int: ...
