@@ -69,6 +69,27 @@ def test_precedence_of_preset_inline_settings_and_training() -> None:
     assert build_algorithm(resolve({"algorithm": "random-gossip(2)"})).settings()["peers"] == 2
 
 
+@pytest.mark.parametrize("algorithm", ["pfedkd-wcl", "pfedme", "fedavg", "per-fedavg", "local"])
+def test_epochs_of_the_user_replace_steps_of_a_preset(algorithm: str) -> None:
+    preset = "paper" if algorithm in ("pfedkd-wcl", "pfedme") else "pfedkd-wcl"
+
+    def training(**given: int) -> tuple[int | None, int, int]:
+        found = resolve({"algorithm": algorithm, "preset": preset, "training": given}).training
+        return found.steps, found.epochs, found.epoch_groups
+
+    assert training() == (20, 1, 0)
+    assert training(epochs=3) == (None, 3, 0)
+    assert training(epoch_groups=4) == (None, 1, 4)
+    assert training(epochs=3, steps=7) == (7, 3, 0), "the user's own steps replace the user's epochs"
+
+
+def test_a_resolved_preset_resolves_to_itself() -> None:
+    """As when a run is resumed from its own config, in which all values are written out."""
+    for training in ({}, {"epochs": 3}):
+        first = resolve({"algorithm": "fedavg", "preset": "pfedkd-wcl", "training": training})
+        assert resolve(first.model_dump(mode="json")) == first
+
+
 RICH: dict[str, Any] = {
     "algorithm": "dfedavgm(metropolis,momentum=0.5)",
     "preset": "dfedpgp",

@@ -149,7 +149,10 @@ def inline_settings(text: str, algorithms: Registry[Any]) -> tuple[str, dict[str
 
 
 def _with_preset(table: dict[str, Any], algorithms: Registry[Any]) -> dict[str, Any]:
-    """What a preset says holds unless the user says otherwise."""
+    """What a preset says holds unless the user says otherwise.
+
+    Steps replace epochs: those of a preset must not silence the epochs that the user asks for.
+    """
     if table.get("preset") is None:
         return table
     presets = getattr(algorithms[table["algorithm"]], "presets", {})
@@ -157,7 +160,10 @@ def _with_preset(table: dict[str, Any], algorithms: Registry[Any]) -> dict[str, 
         known = nearest(str(table["preset"]), presets) if presets else "it has none"
         raise ConfigError(f"algorithm {table['algorithm']!r} has no preset {table['preset']!r}; {known}")
     merged = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+    counts_epochs = bool({"epochs", "epoch_groups"} & merged.get("training", {}).keys())
     for key, value in presets[table["preset"]].items():
+        if key == "training.steps" and counts_epochs:
+            continue
         section, dot, name = key.rpartition(".")
         merged.setdefault(section if dot else "settings", {}).setdefault(name, value)
     return merged
