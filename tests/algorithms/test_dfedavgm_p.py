@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.algorithms.dfedavgm import DFedAvgM
 from coterie.algorithms.dfedavgm_p import DFedAvgMP
 from coterie.algorithms.local import Local
 from coterie.errors import ConfigError
@@ -84,3 +85,13 @@ def test_heads_become_different_and_isolated_peers_train_alone(small_simulation:
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="head_epochs"):
         DFedAvgMP(head_epochs=-1)
+
+
+@pytest.mark.parametrize("algorithm", [DFedAvgM, DFedAvgMP])
+def test_adam_has_no_use_for_their_momentum(
+    small_simulation: Build, algorithm: Callable[..., DFedAvgM]
+) -> None:
+    adam = Training(batch_size=3, optimizer="adam")
+    with pytest.raises(ConfigError, match=r"momentum of its own, 0\.9.*'adam'"):
+        small_simulation(algorithm(), "ring", training=adam).step()
+    small_simulation(algorithm(momentum=0.0), "ring", training=adam).step()

@@ -124,7 +124,11 @@ TABLE: dict[str, dict[str, Values]] = {
     },
     "d-psgd": {"blend-dfl": BLEND_TRAINING},
     "dfedavgm": {
-        "blend-dfl": {"momentum": 0.9, **BLEND_TRAINING, "training.weight_decay": 0.0},
+        "blend-dfl": {  # its own momentum stands in the place of that of the training
+            "momentum": 0.9,
+            **{key: value for key, value in BLEND_TRAINING.items() if key != "training.momentum"},
+            "training.weight_decay": 0.0,
+        },
         "dfedpgp": {"momentum": 0.9, **DIRECTED_TRAINING},
     },
     "dfedavgm-p": {"dfedpgp": {"momentum": 0.9, **DIRECTED}},

@@ -146,7 +146,7 @@ def test_steps_have_different_masks() -> None:
             if not seen or len(seen) < 4:
                 seen.append(first.clone())
 
-    train(seeded(layered), 1, steps=4, update=Spy())
+    train(seeded(layered), 1, steps=4, update=lambda training: Spy())
     assert all(not torch.allclose(a, b) for i, a in enumerate(seen) for b in seen[:i])
 
 

@@ -9,6 +9,11 @@ from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING
 from coterie.protocol import Presets
 
+_BLEND_DFL = {
+    **{key: value for key, value in BLEND_DFL_TRAINING.items() if key != "training.momentum"},
+    "training.weight_decay": 0.0,
+}
+
 
 @dataclass(frozen=True)
 class DFedAvgM(DPSGD):
@@ -18,7 +23,8 @@ class DFedAvgM(DPSGD):
         theta_i <- sum_j W_ij y_j
 
     With the same learning rate as D-PSGD, momentum 0.9 makes the effective rate ten times larger: match
-    rates before comparing the two.
+    rates before comparing the two. `momentum` stands in the place of `training.momentum`, which has no
+    effect; Adam has none and is refused.
 
     Differs from the paper: models are sent as they are; its optional quantised messages are left out, as
     in the papers that compare with it.
@@ -28,7 +34,7 @@ class DFedAvgM(DPSGD):
 
     facts = replace(DPSGD.facts, paper="Sun et al. 2022")
     presets: ClassVar[Presets] = {
-        "blend-dfl": {**BLEND_DFL_TRAINING, "training.weight_decay": 0.0},
+        "blend-dfl": {"momentum": 0.9, **_BLEND_DFL},
         "dfedpgp": {"momentum": 0.9, **DFEDPGP_TRAINING},
     }
 

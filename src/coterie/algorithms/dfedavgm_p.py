@@ -18,7 +18,8 @@ class DFedAvgMP(DFedAvgM):
         z_i <- z_i - lr_u grad_u F_i(z_i, v_i)              K_u epochs, head frozen
         z_i <- sum_j W_ij z_j                               over the neighbours and oneself
 
-    Both with heavy-ball momentum, reset in every round. K_u is `training.epochs`, K_v is `head_epochs`.
+    Both with heavy-ball `momentum`, reset in every round, in the place of `training.momentum`. K_u is
+    `training.epochs`, K_v is `head_epochs`.
 
     Differs from the paper: it names the method without describing it; the local part is taken from DFedPGP,
     so that the links are the only difference between the two.

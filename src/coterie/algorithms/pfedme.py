@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +26,7 @@ from coterie.protocol import (
     to_hub,
 )
 from coterie.protocol.trees import map_params
+from coterie.training import Training
 
 _PAPER: dict[str, Any] = {
     "inner_steps": 5,
@@ -52,8 +53,9 @@ class PFedMe(PersonalBesideHub):
 
     Differs from the paper: as in the authors' code, all clients train and only the sampled ones are
     averaged, by numbers of samples, and theta_i goes on from one mini-batch to the next within a round.
-    Their weight decay of 0.001 in the inner step is left out. Their evaluation measures w_i by an aliasing
-    mistake; here it is theta_i. Both steps are plain: momentum and Adam have no effect.
+    Weight decay, 0.001 in their code and `training.weight_decay` here, acts in the inner step.
+    Their evaluation measures w_i by an aliasing mistake; here it is theta_i. Both steps are plain: momentum
+    and Adam have no effect.
     """
 
     pull: float = 15.0  # lambda
@@ -90,7 +92,7 @@ class PFedMe(PersonalBesideHub):
         w = adopt(state.params, download)
         here = download.count > 0
         rule = MoreauStep(self.pull, self.personal_lr, self.inner_steps)
-        theta = node.train(adopt(state.personal, download), active=here, update=rule)
+        theta = node.train(adopt(state.personal, download), active=here, update=rule.with_settings)
         node.measure(after_local=theta)
         clients = sample_clients(node, self.participation)
         sending = here & torch.isin(node.ids, clients)
@@ -107,7 +109,12 @@ class MoreauStep:
     pull: float
     personal_lr: float
     inner_steps: int
+    weight_decay: float = 0.0  # of theta
     finished: list[tuple[Tensor, Params]] = field(default_factory=list)  # rows and their w, from each chunk
+
+    def with_settings(self, training: Training) -> MoreauStep:
+        """With the experiment's weight decay; what it finishes is here, too."""
+        return replace(self, weight_decay=training.weight_decay)
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
         centre = {name: p.clone() for name, p in params.items()}
@@ -118,10 +125,11 @@ class MoreauStep:
         self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
     ) -> None:
         centre, share = memory["centre"], self.personal_lr * self.pull
+        kept = 1.0 - share - self.personal_lr * self.weight_decay
         for _ in range(self.inner_steps):
             for name, g in gradient().items():
                 theta = params[name]
-                add_(theta, g, -self.personal_lr, beta=1.0 - share)
+                add_(theta, g, -self.personal_lr, beta=kept)
                 theta.add_(centre[name], alpha=share)
         for name, w in centre.items():
             w.lerp_(params[name], lr * self.pull)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.learning.updates import SGD, Adam, Proximal, Update
 from coterie.training import Training
 
@@ -38,7 +39,8 @@ class LocalWork:
         if {"epochs", "steps"} & settings.keys():
             training = replace(training, epoch_groups=0)  # the algorithm's own number of epochs, for all
         settings = dict(settings)
-        update, stream = settings.pop("update", None), settings.pop("stream", "batches")
+        update: Callable[[Training], Update] = settings.pop("update", optimiser)
+        stream = settings.pop("stream", "batches")
         uneven = settings["epochs"] if isinstance(settings.get("epochs"), Tensor) else None
         if uneven is not None:
             del settings["epochs"]
@@ -48,7 +50,12 @@ class LocalWork:
         per_step = settings.pop("batches_per_step", 1)
         around: Callable[[Update], Update] | None = settings.pop("around", None)
         merged = Training(**{**vars(training), **settings})
-        rule = update or optimiser(merged)
+        if settings.get("momentum") and merged.optimizer == "adam":
+            raise ConfigError(
+                f"the algorithm has a momentum of its own, {settings['momentum']}, which training.optimizer "
+                "'adam' has no use for; take 'sgd', or set the algorithm's momentum to 0"
+            )
+        rule = update(merged)
         if around is not None:
             rule = around(rule)
         if mu:

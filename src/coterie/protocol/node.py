@@ -112,8 +112,9 @@ class Node(Protocol):
         change. active: (rows,) bool, who trains. purpose: what it serves; rows that are offline train for
         a measurement only.
         settings: override the experiment's `training` section for this call (steps, momentum, ...);
-        `epochs` may be a (rows,) tensor. Also: `update`, another update rule; `around`, a function
-        that wraps the experiment's own rule in another; `proximal=(mu, anchor)`, a pull towards a model;
+        `epochs` may be a (rows,) tensor. Also: `update`, a function of these settings that makes another
+        update rule; `around`, a function that wraps the experiment's own rule in another;
+        `proximal=(mu, anchor)`, a pull towards a model;
         `stream`, the name of the batches' random stream when a round trains twice; `batches_per_step`, how
         many mini-batches the update rule needs for what counts as one step.
         """

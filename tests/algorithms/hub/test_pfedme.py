@@ -15,13 +15,17 @@ Check = Callable[..., None]
 MakeWorld = Callable[..., Any]
 
 
-def local_work(small: Any, w: Any, client: int, s: dict[str, Any], lr: float, steps: int) -> tuple[Any, Any]:
+def local_work(
+    small: Any, w: Any, client: int, s: dict[str, Any], lr: float, steps: int, decay: float = 0.0
+) -> tuple[Any, Any]:
     """(w_i, theta_i) after some full-batch outer steps."""
     theta, mine = w, w
     for _ in range(steps):
         for _ in range(s["inner_steps"]):
             g = small.gradient(theta, client)
-            towards = tuple(a + s["pull"] * (t - centre) for a, t, centre in zip(g, theta, mine, strict=True))
+            towards = tuple(
+                a + s["pull"] * (t - centre) + decay * t for a, t, centre in zip(g, theta, mine, strict=True)
+            )
             theta = small.step(theta, towards, s["personal_lr"])
         gap = tuple(centre - t for centre, t in zip(mine, theta, strict=True))
         mine = small.step(mine, gap, lr * s["pull"])
@@ -29,14 +33,15 @@ def local_work(small: Any, w: Any, client: int, s: dict[str, Any], lr: float, st
 
 
 @pytest.mark.parametrize("executor", ["stacked", "looped"])
-def test_two_rounds_equal_numpy(world: MakeWorld, assert_close: Check, executor: str) -> None:
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_two_rounds_equal_numpy(world: MakeWorld, assert_close: Check, executor: str, decay: float) -> None:
     small, lr = world(), 0.1
     s = {"pull": 3.0, "personal_lr": 0.2, "inner_steps": 4, "beta": 0.6}
-    simulation = small.simulation("pfedme", s, lr=lr, steps=3, executor=executor)
+    simulation = small.simulation("pfedme", s, lr=lr, steps=3, executor=executor, weight_decay=decay)
     w = small.initial()
     for _ in range(2):
         simulation.step()
-        done = [local_work(small, w, client, s, lr, steps=3) for client in range(3)]
+        done = [local_work(small, w, client, s, lr, 3, decay) for client in range(3)]
         w = small.combine([w, small.by_samples([mine for mine, _ in done])], [0.4, 0.6])
         for client, (_, theta) in enumerate(done):
             assert_close(small.weights(simulation.personal(), client), theta)
