@@ -150,7 +150,7 @@ class KDPDFL(Algorithm[CollaborationState]):
             difference = self.compared(theirs) - own
             return difference.square().sum((1, 2)) / max(1, own.shape[1])
 
-        d = inbox.map(distance).double()
+        d = inbox.map(distance).double().cpu()
         return d.where(d > _ROUNDING, 0.0)
 
     def compared(self, outputs: Tensor) -> Tensor:

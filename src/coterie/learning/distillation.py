@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from coterie.learning.partial import completed
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Node, Samples
-from coterie.protocol.trees import Params, Tree, per_row
+from coterie.protocol.trees import Params, Tree, per_row, some_rows
 
 
 def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -33,7 +33,7 @@ def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
 def of_samples(table: Tensor, samples: Samples) -> Tensor:
     """(rows, batch, ...) entries of a (rows, n, ...) table for the samples of mini-batches."""
     place = samples.index + samples.rows[:, None] * table.shape[1]
-    return table.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *table.shape[2:])
+    return some_rows(table.flatten(0, 1), place.flatten()).view(*place.shape, *table.shape[2:])
 
 
 def class_weights(samples: Samples) -> Tensor:

@@ -110,6 +110,7 @@ class Executor:
         order = order[steps[order] > 0]
         idle = torch.ones(len(n_samples), dtype=torch.bool)
         idle[rows[order]] = False
+        idle = idle.nonzero().flatten()
         result = {name: torch.empty_like(value) for name, value in params.items()}
         for name, value in params.items():
             result[name][idle] = value[idle]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.protocol import Node, Params, Tree
+from coterie.protocol.trees import some_rows
 
 
 def pick(params: Params, names: tuple[str, ...]) -> Params:
@@ -22,7 +23,7 @@ def completed(received: Tree, mine: Params, rows: Tensor, node: Node, layer: str
     """
     sent = cast(Params, received)
     return {
-        name: sent[name] if name in sent else mine[name].index_select(0, rows)
+        name: sent[name] if name in sent else some_rows(mine[name], rows)
         for name in node.names(layer, of=sent)
     }
 

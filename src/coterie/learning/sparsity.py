@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.learning.updates import Gradients, Memory, Update
 from coterie.protocol import Params
+from coterie.protocol.trees import some_rows
 from coterie.randomness import Stream
 
 _KEYS_AT_ONCE = 1 << 22
@@ -107,7 +108,7 @@ class Masked:
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
         masks = {  # as numbers, and stored as the weights are, which makes the product several times faster
-            name: torch.empty_like(value).copy_(self.masks[name].index_select(0, rows))
+            name: torch.empty_like(value).copy_(some_rows(self.masks[name], rows))
             for name, value in params.items()
             if name in self.masks
         }

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from coterie.protocol.trees import Params, per_row
+from coterie.protocol.trees import Params, per_row, some_rows
 
 Memory: TypeAlias = dict[str, Params]
 
@@ -211,8 +211,7 @@ class Proximal:
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
         anchors = {
-            name: torch.empty_like(p).copy_(self.anchor[name].index_select(0, rows))
-            for name, p in params.items()
+            name: torch.empty_like(p).copy_(some_rows(self.anchor[name], rows)) for name, p in params.items()
         }
         return {**self.inner.begin(params, rows), "anchor": anchors}
 

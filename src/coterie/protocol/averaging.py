@@ -30,10 +30,10 @@ def average(mine: Params, inbox: Inbox, weights: Tensor | None = None) -> Params
     for name, total in received.items():
         if weights is None:
             share = 1.0 / (arrived[name] + 1)
-            mixed[name] = total.add_(mine[name]).mul_(per_row(share, total).to(total.dtype))
+            mixed[name] = total.add_(mine[name]).mul_(per_row(share, total).to(total))
         else:
             own = 1.0 - arrived[name]
-            mixed[name] = total.addcmul_(mine[name], per_row(own, total).to(total.dtype))
+            mixed[name] = total.addcmul_(mine[name], per_row(own, total).to(total))
     return mixed
 
 

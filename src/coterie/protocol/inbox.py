@@ -160,8 +160,10 @@ class Inbox:
             value = fn(payload, rows)
             if total is None:
                 total = value.new_zeros(self._n_rows, *value.shape[1:])
-            total.index_add_(0, rows, value)
-        return None if total is None else total / per_row(self.count.clamp(min=1), total)
+            total.index_add_(0, rows.to(total.device), value)
+        if total is None:
+            return None
+        return total / per_row(self.count.clamp(min=1), total).to(total.device)
 
     def _chunks(self) -> list[tuple[Tree, Tensor]]:
         chunks = []
@@ -248,11 +250,12 @@ class WeightedSum:
         return cls(source[order], offsets, None if weights is None else weights[order], spread)
 
     def __call__(self, leaf: Tensor) -> Tensor:
-        weights = None if self.weights is None else self.weights.to(leaf.dtype)
+        weights = None if self.weights is None else self.weights.to(leaf)
+        source, offsets = self.source.to(leaf.device), self.offsets.to(leaf.device)
         table = leaf.reshape(len(leaf), -1)
 
         def add(part: Tensor) -> Tensor:
-            return embedding_bag(self.source, part, self.offsets, mode="sum", per_sample_weights=weights)
+            return embedding_bag(source, part, offsets, mode="sum", per_sample_weights=weights)
 
         block = max(_FEWEST_SUMMED, _SUM_BLOCK_BYTES // max(1, len(table) * table.element_size()))
         if table.shape[1] <= block:

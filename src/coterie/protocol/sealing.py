@@ -20,7 +20,16 @@ from torch import Tensor
 from coterie.protocol.fixed_point import FixedPoint, check_members, magnitude_exponent, magnitude_exponents
 from coterie.protocol.inbox import Parcel, SealedInbox, WeightedSum
 from coterie.protocol.secure_sum import Form, agreed_encoding, majority, secure_sum_locally
-from coterie.protocol.trees import Tree, flatten_row, leaves, map_tree, per_row, require_floats, unflatten
+from coterie.protocol.trees import (
+    Tree,
+    flatten_row,
+    leaves,
+    map_tree,
+    per_row,
+    require_floats,
+    some_rows,
+    unflatten,
+)
 
 Sealing: TypeAlias = Literal["plain", "quantised", "masked", "one-time"]
 
@@ -112,7 +121,7 @@ class _Group:
     def sum(self, parts: Sequence[Tensor]) -> Tensor:
         """(receivers, ...) in double precision, of one tensor in each parcel's payload."""
         words = [
-            route.bag(self.encoding.quantise(parts[route.parcel].index_select(0, route.used)))
+            route.bag(self.encoding.quantise(some_rows(parts[route.parcel], route.used)))
             for route in self.routes
         ]
         total = reduce(torch.add, words)
@@ -175,7 +184,7 @@ def _largest(tree: Tree, rows: Tensor) -> Tensor:
     largest = torch.zeros(len(rows), dtype=torch.float64)
     for _, leaf in leaves(tree):
         if leaf.numel() and len(rows):
-            values = leaf.index_select(0, rows.to(leaf.device)).reshape(len(rows), -1)
+            values = some_rows(leaf, rows).reshape(len(rows), -1)
             largest = torch.maximum(
                 largest, torch.linalg.vector_norm(values, torch.inf, dim=1).double().cpu()
             )

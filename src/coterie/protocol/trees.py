@@ -48,7 +48,12 @@ def row_bytes(tree: Tree) -> int:
 
 def take(tree: Tree, rows: Tensor) -> Tree:
     """The given rows of every tensor."""
-    return map_tree(lambda leaf: leaf.index_select(0, rows), tree)
+    return map_tree(lambda leaf: some_rows(leaf, rows), tree)
+
+
+def some_rows(leaf: Tensor, rows: Tensor) -> Tensor:
+    """The given rows of a tensor, which need not be on the device of what counts rows."""
+    return leaf.index_select(0, rows.to(leaf.device))
 
 
 def fitting(model: Tree, mine: Params) -> Params:
@@ -101,7 +106,7 @@ def without(tree: Tree, names: frozenset[str]) -> Tree:
 
 def where_rows(mask: Tensor, yes: Params, no: Params) -> Params:
     """Row by row: from `yes` where `mask` holds, else from `no`."""
-    return map_params(lambda a, b: torch.where(per_row(mask, a), a, b), yes, no)
+    return map_params(lambda a, b: torch.where(per_row(mask, a).to(a.device), a, b), yes, no)
 
 
 def per_row(values: Tensor, like: Tensor) -> Tensor:

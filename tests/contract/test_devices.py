@@ -1,0 +1,108 @@
+"""Models and data on another device, rows counted on the CPU.
+
+Fake tensors stand in for the device: they have shapes but no numbers, and refuse to meet tensors of another
+device wherever real ones would. What is tested is thus that nothing is mixed up, not what comes out of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from algorithm_exam import build, federation, module, topology_for
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from coterie.algorithms import algorithms
+from coterie.learning import Executor, LearningNode, Workers
+from coterie.protocol import Inbox, Params, Parcel, average
+from coterie.protocol.trees import take, where_rows
+from coterie.simulation import Simulation
+from coterie.training import Training
+
+ELSEWHERE = torch.device("meta")
+# Which branch these take by default, or how many weights they send, depends on numbers that are not there.
+WITHOUT_NUMBERS: dict[str, dict[str, Any]] = {
+    "kd-pdfl": {"step_rule": "const"},
+    "blend-dfl": {"weighting": "none"},
+}
+NEED_NUMBERS = {"dis-pfl", "dfedsam"}
+
+
+@pytest.fixture
+def elsewhere() -> Callable[[Tensor], Tensor]:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def away(like: Tensor) -> Tensor:
+        with mode:
+            return torch.empty(like.shape, dtype=like.dtype, device=ELSEWHERE)
+
+    return away
+
+
+def inbox(payload: Params) -> Inbox:
+    """Row 0 hears from nodes 1 and 2, row 2 from node 0."""
+    source = torch.tensor([1, 2, 0])
+    return Inbox([Parcel(payload, source, torch.tensor([0, 0, 2]), source)], 3)
+
+
+def test_fake_tensors_refuse_what_a_device_refuses(elsewhere: Callable[[Tensor], Tensor]) -> None:
+    leaf, rows = elsewhere(torch.zeros(3, 2)), torch.tensor([0, 2])
+    for mistake in (lambda: leaf.index_select(0, rows), lambda: leaf * torch.ones(3, 1)):
+        with pytest.raises(RuntimeError, match="device"):
+            mistake()
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.2, 0.3, 0.4]).double()], ids=["even", "weighted"])
+def test_trees_and_sums_follow_the_models(
+    elsewhere: Callable[[Tensor], Tensor], weights: Tensor | None
+) -> None:
+    mine: Params = {"w": elsewhere(torch.zeros(3, 2, 4)), "b": elsewhere(torch.zeros(3, 2))}
+    theirs = {name: value + 1 for name, value in mine.items()}
+    rows, mask = torch.tensor([2, 0]), torch.tensor([True, False, True])
+    found = [
+        take(mine, rows),
+        where_rows(mask, mine, theirs),
+        average(mine, inbox(mine), weights),  # in one pass
+        average(mine, inbox(theirs), weights),
+        inbox(theirs).sum(weights),
+        {"w": inbox(theirs).mean_of(lambda payload, rows: payload["w"])},  # type: ignore[index]
+    ]
+    for tree in found:
+        for name, value in tree.items():  # type: ignore[union-attr]
+            assert value.device == ELSEWHERE
+            assert value.shape[1:] == mine[name].shape[1:]
+
+
+@pytest.mark.parametrize("name", [name for name in algorithms if name not in NEED_NUMBERS])
+def test_rounds_of_models_elsewhere(
+    name: str,
+    workers: dict[int, Workers],
+    elsewhere: Callable[[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    initial = LearningNode.initial
+    monkeypatch.setattr(LearningNode, "initial", lambda node: _all(elsewhere, initial(node)))
+    data, algorithm = federation(torch.float32), build(name, WITHOUT_NUMBERS.get(name, {}))
+    net = module(torch.float32, normalised=True)
+    simulation = Simulation(
+        algorithm=algorithm,
+        federation=dataclasses.replace(data, x=elsewhere(data.x), y=elsewhere(data.y)),
+        module=net,
+        topology=topology_for(algorithm),
+        training=Training(batch_size=4, clip=0.0),
+        executor=Executor("stacked", net, workers[1]),
+        seed=1,
+        rounds=2,
+        local_buffers=True,
+    )
+    for _ in range(2):
+        simulation.step()
+    assert all(value.device == ELSEWHERE for value in simulation.personal().values())
+
+
+def _all(away: Callable[[Tensor], Tensor], params: Params) -> Params:
+    return {name: away(value) for name, value in params.items()}
