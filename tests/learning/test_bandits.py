@@ -263,3 +263,31 @@ def test_groups_without_limits_are_all_sets(size: int) -> None:
     nobody = torch.empty(1, 0, size, dtype=torch.long)
     everything = Groups(torch.ones(1, 7) > 0, nobody, torch.empty(1, 0, dtype=torch.long), size)
     assert listed(everything, list(range(7))) == list(itertools.combinations(range(7), size))
+
+
+@pytest.mark.parametrize("together", [1, 300, 1 << 20], ids=["one by one", "some", "all"])
+@pytest.mark.parametrize("size", [4, 5])
+def test_large_sets_are_counted_in_parts(size: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows and lowest nodes at a time: the sets that a loop over all of them finds."""
+    monkeypatch.setattr("coterie.learning.groups._TOGETHER", together)
+    rng, n, rows = np.random.default_rng(5), 10, 3
+    free = torch.from_numpy(rng.random((rows, n)) < 0.9)
+    pulled = torch.stack(
+        [torch.from_numpy(np.sort(rng.choice(n + 1, size, replace=False))) for _ in range(rows * 2)]
+    ).view(rows, 2, size)
+    limits = torch.from_numpy(rng.integers(2, size, (rows, 2)))
+    made = Groups(free, pulled, limits, size)
+    for row in range(rows):
+        nodes = free[row].nonzero().flatten().tolist()
+        allowed = [
+            chosen
+            for chosen in itertools.combinations(nodes, size)
+            if all(
+                len(set(chosen) & set(group.tolist())) <= limit
+                for group, limit in zip(pulled[row], limits[row].tolist(), strict=True)
+            )
+        ]
+        assert allowed
+        assert int(made.count[row]) == len(allowed)
+        own = made.take(torch.full((len(allowed),), row))
+        assert [tuple(set_) for set_ in own.pick(torch.arange(len(allowed))).tolist()] == allowed

@@ -9,13 +9,15 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+_TOGETHER = 1 << 20  # pairs of nodes that are counted together
+
 
 @dataclass(frozen=True, eq=False)
 class Groups:
     """For each row, the sets of `size` nodes with at most limits[j] nodes in common with group j.
 
     Sets are ordered by their lowest node, then by the next, and so on. Counting takes one product of
-    (nodes, nodes) matrices per row for size 3, and as many again for every node above that.
+    (nodes, nodes) matrices per row for size 3, and for every node above that one for each node instead.
     """
 
     nodes: Tensor  # (rows, nodes) bool: which may be used
@@ -69,9 +71,7 @@ class Groups:
         if self.size == 1:
             return self._free.long()
         if self.size > 3:
-            lowest = torch.arange(self.nodes.shape[1]).expand(len(self.nodes), -1)
-            above = [self._above(lowest[:, node : node + 1]).count for node in range(lowest.shape[1])]
-            return torch.stack(above, dim=1) * self._free
+            return self._counted_above()
         together = self._together()
         if self.size == 2:
             return together.sum(2).long()
@@ -79,6 +79,23 @@ class Groups:
         row, a, b, c = self._full_triples()
         full = together[row, a, b] * together[row, a, c] * together[row, b, c]
         return counts.index_put_((row, a), -full.long(), accumulate=True)
+
+    def _counted_above(self) -> Tensor:
+        """By what can be added to each lowest node, for many rows and nodes at once."""
+        width = self.nodes.shape[1]
+        counts = torch.zeros(self.nodes.shape, dtype=torch.long)
+        node, row = self._free.T.nonzero(as_tuple=True)  # in the order of nodes: those before are of no use
+        for pairs in torch.arange(len(row)).split(max(1, _TOGETHER // width**2)):
+            some, lowest = row[pairs], node[pairs]
+            above = self.take(some)._above(lowest[:, None])._from(int(lowest[0]))
+            counts[some, lowest] = above.count
+        return counts
+
+    def _from(self, first: int) -> Groups:
+        """The same sets without the nodes before `first`, of which there are none."""
+        nobody = self.nodes.shape[1] - first
+        groups = (self.groups - first).where(self.groups >= first, nobody).sort(dim=2).values
+        return Groups(self.nodes[:, first:], groups, self.limits, self.size)
 
     def _above(self, node: Tensor) -> Groups:
         """What can be added to each row's node (rows, 1) from those after it."""
