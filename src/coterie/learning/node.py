@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Federation, Split
-from coterie.errors import ContractError, DivergedError
+from coterie.errors import ContractError
 from coterie.learning.batched import model_tree
+from coterie.learning.divergence import diverged
 from coterie.learning.executor import Executor, Visit
 from coterie.learning.losses import cross_entropy, sample_cross_entropy
 from coterie.learning.settings import LocalWork
@@ -135,7 +136,7 @@ class LearningNode:
         result = self.federation.x.new_zeros(len(rows), width, features)
 
         def see(visit: Visit) -> None:
-            result[visit.rows, visit.columns] = visit.outputs * visit.present[..., None].to(result.device)
+            result[visit.rows, visit.columns] = visit.outputs
 
         executor.visit(params, self.federation, part, rows, see, layer)
         return result
@@ -227,10 +228,4 @@ class LearningNode:
     def _check_finite(self, losses: Tensor) -> None:
         bad = losses.isinf()
         if bool(bad.any()):
-            peers = self.ids[bad].tolist()
-            shown = ", ".join(map(str, peers[:5])) + (", ..." if len(peers) > 5 else "")
-            when = "before the first round" if self.round < 0 else f"in round {self.round + 1}"
-            raise DivergedError(
-                f"the loss of peer {shown} became NaN or infinite {when}; "
-                f"try a smaller training.lr{'' if self.training.clip else ' or set training.clip'}"
-            )
+            raise diverged(self.ids[bad], self.round, self.training)
