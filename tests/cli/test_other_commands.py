@@ -78,7 +78,7 @@ def test_explain_shows_equations_settings_presets_and_differences(coterie: Comma
     assert "theta_i <- sum_j W_ij y_j" in text
     assert "mixing    uniform or metropolis, default 'uniform'" in text
     assert "momentum  float, default 0.9" in text
-    assert "blend-dfl: training.epochs = 5" in text
+    assert "blend-dfl: momentum = 0.9, training.epochs = 5" in text
     assert "Differs from the paper" in text
     assert "after mixing" in text
 

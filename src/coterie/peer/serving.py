@@ -15,7 +15,7 @@ from typing import TypeVar, cast, get_args
 from coterie.errors import PeerError, RefusedError
 from coterie.peer.frames import AT_ONCE, Frames, Limits, Opening, remove_spooled
 from coterie.peer.messages import Head, Reason, Refusal
-from coterie.peer.stream import Stream
+from coterie.peer.stream import Stream, accept
 from coterie.peer.transport import Body, Handler
 from coterie.peer.wire import decode_head, encode_head
 
@@ -70,10 +70,9 @@ class Server:
         await _end([*self._connections])
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, address = await loop.sock_accept(listening)
+                sock, address = await accept(listening)
             except OSError as error:  # gone before it was accepted, or no descriptor is left
                 log.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(0.1)

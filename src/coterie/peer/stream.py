@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _Selector = getattr(
@@ -90,6 +90,23 @@ class Stream:
         finally:
             timer.cancel()
             remove(descriptor)
+
+
+async def accept(listening: socket.socket) -> tuple[socket.socket, Any]:
+    """The next connection and its address.
+
+    The loop's own `sock_accept` loses a connection, unclosed, when it is cancelled just after accepting it.
+    """
+    loop, descriptor = asyncio.get_running_loop(), listening.fileno()
+    while True:
+        with suppress(BlockingIOError):
+            return listening.accept()
+        waiter: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(descriptor, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            loop.remove_reader(descriptor)
 
 
 def _as_much_as_possible(move: Callable[[memoryview], int], view: memoryview) -> int:

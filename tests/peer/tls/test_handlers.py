@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -152,6 +156,29 @@ def test_stopping_ends_what_is_under_way(play: Callable[..., None]) -> None:
             await asking
 
     play(scenario)
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_comes_while_the_transport_stops_is_closed(
+    play: Callable[..., None], turns: int
+) -> None:
+    """Whatever the loop has done with it by then; a socket that is lost is a ResourceWarning."""
+
+    async def scenario(net: Net) -> None:
+        bob = await net.peer("bob")
+        await asyncio.sleep(0.05)  # now it waits for connections
+        with socket.create_connection(("127.0.0.1", bob.transport.port), timeout=5) as caller:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await bob.transport.stop()
+            with suppress(ConnectionResetError):
+                assert caller.recv(1) == b""
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        play(scenario)
+        gc.collect()
+    assert [str(one.message) for one in found] == []
 
 
 def test_what_a_crash_left_is_removed(play: Callable[..., None]) -> None:
