@@ -29,6 +29,8 @@ Command = Callable[..., Any]
         (["run", "--data", "mnist", "--data-dir", "missing"], "missing"),
         (["run", "--topology", "random-regular(3)", "--peers", "5", "--algorithm", "d-psgd"], "odd"),
         (["run", "--algorithm", "oracle", "--partition", "iid"], "clusters"),
+        (["run", "--algorithm", "dfedavgm", "--set", "training.optimizer=adam", "--peers", "4"], "momentum"),
+        (["run", "--algorithm", "ppdl", "--peers", "5", "--rounds", "1"], "splitting.validation"),
         (["compare"], "--algorithms"),
         (["compare", "--algorithms", "local,fedavgg"], "did you mean fedavg"),
         (["compare", "--algorithms", "d-psgd,d-psgd"], "twice"),

@@ -57,6 +57,7 @@ class RunFolder:
         self.path = path
         self._files: dict[str, Any] = {}
         self._claim = contextlib.ExitStack()
+        self._made: list[Path] = []  # by `create`: the folder itself, and those around it
 
     def __enter__(self) -> RunFolder:
         return self
@@ -71,8 +72,9 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: Experiment, executor: str) -> RunFolder:
         """Make a new folder and claim it; one that already holds something is never touched."""
-        _make(path)
+        made = _make(path)
         folder = cls(path).claim()
+        folder._made = made
         try:
             _refuse_used(path)  # somebody may have been faster, and finished
             environment = json.dumps(_environment(executor), indent=2)
@@ -138,6 +140,16 @@ class RunFolder:
                 file.close()
         self._files.clear()
         self._claim.close()
+
+    def withdraw(self) -> None:
+        """Remove what `create` made, unless a round was recorded since: there is nothing to go on with."""
+        if not (self.path / "rounds.csv").exists():
+            for name in ("config.toml", "environment.json"):
+                (self.path / name).unlink(missing_ok=True)
+            self.close()
+            with contextlib.suppress(OSError):  # somebody else put something there
+                for folder in self._made:
+                    folder.rmdir()
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomically(self.path / "result.json", json.dumps(result, indent=2).encode())
@@ -247,10 +259,13 @@ def messages_in(record: RoundRecord) -> int:
     return sum(len(traffic.senders) for traffic in record.traffic)
 
 
-def _make(path: Path) -> None:
+def _make(path: Path) -> list[Path]:
+    """The folders that had to be made, the innermost first."""
     try:
         _refuse_used(path)
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        return missing
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}") from None
 

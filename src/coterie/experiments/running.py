@@ -185,7 +185,11 @@ class _Runner:
             if run_dir is None:
                 return self._play(self._simulation(name, workers), History(), None)
             with RunFolder.create(run_dir, self.experiment, name) as folder:
-                return self._play(self._simulation(name, workers), History(), folder)
+                try:
+                    return self._play(self._simulation(name, workers), History(), folder)
+                except ConfigError:  # some mistakes show only when training starts
+                    folder.withdraw()
+                    raise
 
     def go_on(self, folder: RunFolder) -> Run:
         with self._workers() as workers, pinned_threads(1):
