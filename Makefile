@@ -7,7 +7,8 @@ FUZZ_RUNS ?= 1000000
 
 VENV := .venv
 INSTALL := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
-# Tests run in two processes with one thread each; more threads than cores make small models far slower.
+# Tests run in two processes with one thread each; more threads than cores make small models far slower. Some tests of
+# real peers mostly wait: whoever is idle takes over what is left (worksteal).
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -28,7 +29,7 @@ demo: $(VENV)/.runtime  ## install and run the demo: personalised learning among
 	$(VENV)/bin/coterie demo
 
 test: demo $(VENV)/.dev  ## the demo, then the whole test suite but its slow part
-	$(PYTEST) -n 2 $(PYTEST_ARGS)
+	$(PYTEST) -n 2 --dist worksteal $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## formatting and lint (ruff), types (mypy)
 	$(VENV)/bin/ruff format --check .

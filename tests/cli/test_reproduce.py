@@ -255,7 +255,7 @@ def test_whatever_is_wrong_with_a_cell_its_row_and_column_are_named(coterie: Com
 
 def test_an_interruption_says_how_to_go_on(table: str, folder: Path) -> None:
     """Ctrl-C in a real process with two workers, after the first cell; the same command does the rest."""
-    (folder / "own.toml").write_text(TABLE.replace("rounds = 2", "rounds = 400"))
+    (folder / "own.toml").write_text(TABLE.replace("rounds = 2", "rounds = 100"))
     command = [
         sys.executable,
         "-m",
