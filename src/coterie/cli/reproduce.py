@@ -78,17 +78,7 @@ def reproduce(
     if names == ["list"]:
         _list(json)
         return
-    found: dict[str, Reproducible] = {}
-    for one in (one for name in names for one in reproducing.find(name)):
-        if found.setdefault(one.name, one).table != one.table:
-            raise ConfigError(
-                f"two files are called {one.name}.toml: their tables would overwrite each other"
-            )
-        if one.name == CELLS:
-            raise ConfigError(
-                f"{CELLS}.toml: the folder {CELLS} holds the records; give the file another name"
-            )
-    wanted = _with_some_of(only or [], list(found.values()), scale.value, quiet)
+    wanted = _with_some_of(only or [], _find(names), scale.value, quiet)
     plans = _plans(wanted, scale.value, seeds, data_dir)
     if not tables_only:  # records are enough for tables
         running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
@@ -141,6 +131,23 @@ def _list(json: bool) -> None:
     typer.echo(
         "\ncoterie reproduce NAME --scale laptop --seeds 3 runs one of them; `all` or a paper, several."
     )
+
+
+def _find(names: list[str]) -> list[Reproducible]:
+    """Each once, and none in the place of another."""
+    from coterie.experiments import reproducing
+
+    found: dict[str, Reproducible] = {}
+    for one in (one for name in names for one in reproducing.find(name)):
+        if found.setdefault(one.name, one).table != one.table:
+            raise ConfigError(
+                f"two files are called {one.name}.toml: their tables would overwrite each other"
+            )
+        if one.name == CELLS:
+            raise ConfigError(
+                f"{CELLS}.toml: the folder {CELLS} holds the records; give the file another name"
+            )
+    return list(found.values())
 
 
 def _with_some_of(
