@@ -11,7 +11,7 @@ from coterie.errors import ConfigError
 from coterie.experiments import reproducing
 from coterie.experiments.config import resolve
 from coterie.experiments.paper_schema import SCALES, PaperTable, Scale
-from coterie.experiments.prepare import federation_of
+from coterie.experiments.prepare import Objects, deal
 from coterie.experiments.running_cells import CellRunner
 from coterie.reporting import reproduction_plots, reproduction_text
 from coterie.reporting.reproduction import assemble
@@ -83,7 +83,7 @@ def test_the_data_can_be_shared_out_as_every_cell_wants(scale: Scale, data_dir: 
     deciding = {"data", "partition", "peers", "splitting"}
     wanted = {cell.experiment.model_dump_json(include=deciding): cell.experiment for cell in cells}
     for experiment in wanted.values():
-        assert federation_of(experiment).peers == experiment.peers
+        assert deal(experiment, Objects())[0].peers == experiment.peers
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -110,11 +110,6 @@ def _check_networks(
     check_networks(networks, layer, federation.shape, experiment.batchnorm)
 
 
-def federation_of(experiment: Experiment) -> Federation:
-    """Only the data of an experiment, split among its peers."""
-    return deal(experiment, Objects())[0]
-
-
 def _topology(experiment: Experiment, objects: Objects) -> Topology:
     given = experiment.topology if objects.topology is None else objects.topology
     topology = (
@@ -278,4 +273,4 @@ def _device(name: str) -> torch.device:
     return device
 
 
-__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "deal", "federation_of", "prepare"]
+__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "deal", "prepare"]
