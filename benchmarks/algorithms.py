@@ -9,9 +9,9 @@ import torch
 
 from benchmarks.images import images
 from benchmarks.timing import Row
-from coterie.algorithms import algorithms
+from coterie.algorithms.parts.bandits import Bandit
+from coterie.catalogue import algorithms
 from coterie.experiments.api import simulate
-from coterie.learning.bandits import Bandit
 from coterie.protocol import Links
 from coterie.randomness import stream
 from coterie.topology import make

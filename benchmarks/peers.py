@@ -26,14 +26,14 @@ from torch import nn
 from benchmarks.timing import Row
 from coterie.data import from_peers
 from coterie.learning import Executor, LearningNode, Workers, cores
-from coterie.peer.cards import Card
-from coterie.peer.contexts import Contexts
-from coterie.peer.identity import Identity
-from coterie.peer.journal import Journal
-from coterie.peer.membership import Acquaintance
+from coterie.peer.exchange.journal import Journal
+from coterie.peer.exchange.membership import Acquaintance
+from coterie.peer.network.tls import TlsTransport
 from coterie.peer.process import Pace, Peer
-from coterie.peer.roster import Roster
-from coterie.peer.tls import TlsTransport
+from coterie.peer.trust.cards import Card
+from coterie.peer.trust.contexts import Contexts
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster
 from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Links, Node, Params, Round
 from coterie.topology import Topology, make
 from coterie.training import Training

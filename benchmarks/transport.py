@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.timing import Row, best_seconds, by_turns
-from coterie.peer import certificates
-from coterie.peer.messages import Head, Parcel, Receipt
-from coterie.peer.tls import TlsTransport
-from coterie.peer.transport import Body
+from coterie.peer.network.messages import Head, Parcel, Receipt
+from coterie.peer.network.tls import TlsTransport
+from coterie.peer.network.transport import Body
+from coterie.peer.trust import certificates
 
 _LENGTH = struct.Struct("!Q")
 _CHUNK = 1 << 20

@@ -17,11 +17,11 @@ from typing import Any
 import atheris
 import torch
 
-with atheris.instrument_imports(include=["coterie.peer.wire", "coterie.peer.frames"]):
-    from coterie.peer import frames, wire
+with atheris.instrument_imports(include=["coterie.peer.network.wire", "coterie.peer.network.frames"]):
+    from coterie.peer.network import frames, wire
 
 from coterie.errors import RefusedError
-from coterie.peer.messages import Hello, Parcel, Receipt, Refusal, SealStep
+from coterie.peer.network.messages import Hello, Parcel, Receipt, Refusal, SealStep
 
 PAYLOAD = {
     "model": {"w": torch.ones(1, 2, 3), "b": torch.ones(1, 3, dtype=torch.float16)},

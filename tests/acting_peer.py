@@ -7,14 +7,14 @@ from typing import Any
 
 from real_peers import PORT, Swarm
 
-from coterie.experiments.digest import experiment_digest
-from coterie.experiments.joining import experiment_of
-from coterie.peer.identity import Identity
-from coterie.peer.messages import Head, Hello, Receipt
-from coterie.peer.roster import Roster
-from coterie.peer.settings import load_settings
-from coterie.peer.tls import TlsTransport
-from coterie.peer.transport import Body
+from coterie.experiments.real_peers.joining import experiment_of
+from coterie.experiments.setup.digest import experiment_digest
+from coterie.peer.network.messages import Head, Hello, Receipt
+from coterie.peer.network.tls import TlsTransport
+from coterie.peer.network.transport import Body
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster
+from coterie.peer.trust.settings import load_settings
 
 
 class Actor:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.data import Federation, from_peers
 from coterie.learning import Executor, ExecutorName, Workers
 from coterie.protocol import Algorithm

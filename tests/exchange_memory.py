@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from coterie.experiments.joining import join
+from coterie.experiments.real_peers.joining import join
 from coterie.protocol import Exchange, Inbox
 
 

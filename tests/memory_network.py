@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.messages import Head
-from coterie.peer.transport import Handler
-from coterie.peer.wire import decode_head, encode_head
+from coterie.peer.network.messages import Head
+from coterie.peer.network.transport import Handler
+from coterie.peer.network.wire import decode_head, encode_head
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ import torch
 from memory_network import Faults, MemoryNetwork
 from torch import Tensor, nn
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.data import Federation, from_peers
 from coterie.learning import Executor, LearningNode, Workers
-from coterie.peer.journal import Journal
-from coterie.peer.membership import Acquaintance
+from coterie.peer.exchange.journal import Journal
+from coterie.peer.exchange.membership import Acquaintance
 from coterie.peer.process import Pace, Peer, RoundReport
 from coterie.protocol import Algorithm, Params
 from coterie.randomness import numpy_generator

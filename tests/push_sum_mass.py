@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from coterie.algorithms.dfedpgp import DFedPGP
-from coterie.peer.journal import ParcelId
+from coterie.peer.exchange.journal import ParcelId
+from coterie.peer.network.wire import decode_tree, spec_of
 from coterie.peer.process import Peer
-from coterie.peer.wire import decode_tree, spec_of
 
 
 def total_mass(peers: Mapping[int, Peer]) -> float:

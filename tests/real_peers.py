@@ -27,15 +27,15 @@ import torch
 from safetensors import safe_open
 
 from coterie import simulate
-from coterie.algorithms import algorithms
-from coterie.experiments.history import History
-from coterie.experiments.joining import Joining, join
-from coterie.experiments.peer_records import RECORDS_FILE, Records
-from coterie.peer.cards import card_of
-from coterie.peer.identity import Identity
+from coterie.catalogue import algorithms
+from coterie.experiments.real_peers.joining import Joining, join
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
+from coterie.experiments.runs.history import History
 from coterie.peer.process import Peer
-from coterie.peer.roster import ROSTER_FILE, roster_text
-from coterie.peer.settings import SETTINGS_FILE, PeerSettings, settings_text
+from coterie.peer.trust.cards import card_of
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import ROSTER_FILE, roster_text
+from coterie.peer.trust.settings import SETTINGS_FILE, PeerSettings, settings_text
 from coterie.protocol import Params
 
 PORT = 7400
@@ -45,7 +45,7 @@ _CLONE_NEWNET = 0x40000000
 _hosts = itertools.count(1)
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(
-    ["coterie.cli", "coterie.experiments.joining", "coterie.cli.peer_run", "torch._dynamo"]
+    ["coterie.cli", "coterie.experiments.real_peers.joining", "coterie.cli.peer.run", "torch._dynamo"]
 )  # PyTorch imports the last one when it is first used
 
 # A model whose every use takes a while without work for the processor, so that a run of many small rounds

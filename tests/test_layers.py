@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-FOUNDATIONS = {"errors", "files", "registry", "randomness"}
+FOUNDATIONS = {"catalogue", "errors", "files", "randomness", "registry", "toml_tables", "user_code"}
 LEAVES = {"data", "models", "topology", "training"}
 # `coterie` is coterie/__init__.py, the public names: it shows users what lies below the command line.
 RANK = {
@@ -173,7 +173,7 @@ def test_names_say_what_is_inside() -> None:
         ("coterie.reporting.table", "import importlib\nimportlib.import_module('coterie.cli')"),
         ("coterie.__init__", "from coterie.cli import main"),
         ("coterie.__init__", "from .cli import main"),
-        ("coterie.data.digits", "from coterie.models import mlp"),
+        ("coterie.data.sources.digits", "from coterie.models import mlp"),
         ("coterie.topology.graphs", "from coterie.protocol import Exchange"),
         ("coterie.randomness", "from .data import digits"),
     ],
@@ -185,14 +185,14 @@ def test_a_reversed_import_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("coterie.cli.run", "from coterie import __version__\nfrom coterie.reporting import table"),
+        ("coterie.cli.running.run", "from coterie import __version__\nfrom coterie.reporting import table"),
         ("coterie.__init__", "from coterie.simulation import simulate\nfrom .data import digits"),
         (
             "coterie.algorithms.gossip",
             "from coterie.protocol import Exchange\nfrom ..learning import average",
         ),
         ("coterie.protocol.exchange", "import torch\nfrom coterie.topology import ring\nfrom . import inbox"),
-        ("coterie.data.digits", "from coterie import errors\nfrom coterie.randomness import stream"),
+        ("coterie.data.sources.digits", "from coterie import errors\nfrom coterie.randomness import stream"),
         ("coterie.registry", "from coterie.errors import ConfigError"),
     ],
 )
@@ -213,9 +213,9 @@ def test_an_import_along_the_arrows_is_allowed(module: str, source: str) -> None
     ],
 )
 def test_unpickling_is_found(source: str) -> None:
-    assert len(unpickling(source, "coterie.data.digits")) == 1
+    assert len(unpickling(source, "coterie.data.sources.digits")) == 1
 
 
 def test_plain_loading_is_allowed() -> None:
     source = "import numpy as np\nnp.load('x')\nnp.load('x', allow_pickle=False)\nself.load('x')"
-    assert unpickling(source, "coterie.data.digits") == []
+    assert unpickling(source, "coterie.data.sources.digits") == []

@@ -17,11 +17,11 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 
 from coterie.errors import RefusedError
-from coterie.peer import certificates
-from coterie.peer.messages import Head, Parcel, Receipt
-from coterie.peer.tls import Limits, TlsTransport
-from coterie.peer.transport import Body
-from coterie.peer.wire import decode_head
+from coterie.peer.network.messages import Head, Parcel, Receipt
+from coterie.peer.network.tls import Limits, TlsTransport
+from coterie.peer.network.transport import Body
+from coterie.peer.network.wire import decode_head
+from coterie.peer.trust import certificates
 
 MEMBERS = ("anna", "bob", "carol")
 CALM = Limits(patience=10)

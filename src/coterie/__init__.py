@@ -13,11 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.data import Federation, Source, from_arrays, from_peers, load, partitions, sources, split
+    from coterie.catalogue import partitions, sources, topologies
+    from coterie.data import Federation, Source, from_arrays, from_peers, load, split
     from coterie.errors import CoterieError
     from coterie.experiments.api import simulate
-    from coterie.experiments.running import Run
-    from coterie.experiments.schema import Experiment
+    from coterie.experiments.runs.running import Run
+    from coterie.experiments.setup.schema import Experiment
     from coterie.protocol import (
         Algorithm,
         Exchange,
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
         average,
         pull,
     )
-    from coterie.topology import Graph, Topology, topologies
+    from coterie.topology import Graph, Topology
     from coterie.training import Training
 
 _HOME = {
     "Algorithm": "protocol",
     "CoterieError": "errors",
     "Exchange": "protocol",
-    "Experiment": "experiments.schema",
+    "Experiment": "experiments.setup.schema",
     "Facts": "protocol",
     "Federation": "data",
     "Graph": "topology",
@@ -50,7 +51,7 @@ _HOME = {
     "Node": "protocol",
     "Params": "protocol",
     "Round": "protocol",
-    "Run": "experiments.running",
+    "Run": "experiments.runs.running",
     "Source": "data",
     "Topology": "topology",
     "Training": "training",
@@ -58,12 +59,12 @@ _HOME = {
     "from_arrays": "data",
     "from_peers": "data",
     "load": "data",
-    "partitions": "data",
+    "partitions": "catalogue",
     "pull": "protocol",
     "simulate": "experiments.api",
-    "sources": "data",
+    "sources": "catalogue",
     "split": "data",
-    "topologies": "topology",
+    "topologies": "catalogue",
 }
 
 __all__ = [

@@ -56,7 +56,7 @@ class PeerError(CoterieError):
 
 
 class RefusedError(PeerError):
-    """A message was not taken; `reason` is one of `coterie.peer.messages.Reason`."""
+    """A message was not taken; `reason` is one of `coterie.peer.network.messages.Reason`."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(f"{reason}: {text}")

@@ -10,7 +10,8 @@ import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from coterie.errors import ConfigError
@@ -52,9 +53,10 @@ def nearest(name: str, options: Iterable[str]) -> str:
 class Registry(Generic[T]):
     """A catalogue of one kind of thing: data sets, models, partitions, topologies, algorithms."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, homes: Mapping[str, str] | None = None) -> None:
+        """homes: where what a name stands for lives, as `module:name`; imported when it is asked for."""
         self.kind = kind
-        self._factories: dict[str, Callable[..., T]] = {}
+        self._factories: dict[str, Callable[..., T] | str] = dict(homes or {})
 
     def register(self, name: str) -> Callable[[F], F]:
         """Decorator: make a function or class available as `name`."""
@@ -76,7 +78,11 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> Callable[..., T]:
         if name not in self._factories:
             raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self)}")
-        return self._factories[name]
+        found = self._factories[name]
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            found = self._factories[name] = getattr(import_module(module), attribute)
+        return found
 
     def signature(self, name: str) -> str:
         """How a user writes it: `small-world(k,p=0.1)`."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from coterie.algorithms.blend_dfl import BlendDFL, BlendState
 from coterie.algorithms.d_psgd import DPSGD
+from coterie.algorithms.parts.distillation import class_weights, kl_divergence
 from coterie.data import from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, Workers
-from coterie.learning.distillation import class_weights, kl_divergence
 from coterie.protocol import Algorithm, Batch, Samples
 from coterie.simulation import Simulation
 from coterie.topology import Graph, Topology, make

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from coterie.algorithms.dac import DAC, DACState
 from coterie.algorithms.dac_var import DACVar
+from coterie.algorithms.parts.similarity import draw, probabilities, rescored
 from coterie.algorithms.random_gossip import RandomGossip
 from coterie.errors import ConfigError
-from coterie.learning.similarity import draw, probabilities, rescored
 from coterie.protocol import Links
 from coterie.randomness import stream
 from coterie.simulation import Simulation

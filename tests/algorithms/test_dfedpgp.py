@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from coterie.algorithms.dfedavgm_p import DFedAvgMP
 from coterie.algorithms.dfedpgp import DFedPGP
 from coterie.algorithms.osgp import OSGP
+from coterie.algorithms.parts.push_sum import check_mass
 from coterie.errors import ConfigError, ContractError
-from coterie.learning.push_sum import check_mass
 from coterie.protocol import Exchange
 from coterie.protocol.trees import leaves
 from coterie.simulation import Simulation

@@ -13,8 +13,8 @@ from torch import nn
 
 from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.dis_pfl import DisPFL
+from coterie.algorithms.parts.sparsity import kept_by_layer, largest, pack, unpack
 from coterie.errors import ConfigError
-from coterie.learning.sparsity import kept_by_layer, largest, pack, unpack
 from coterie.simulation import Simulation
 from coterie.training import Training
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.simulation import Simulation
 
 FREE = [name for name in algorithms if algorithms[name].facts.free_running]

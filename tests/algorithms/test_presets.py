@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coterie.algorithms import algorithms
-from coterie.experiments.config import resolve
+from coterie.catalogue import algorithms
+from coterie.experiments.setup.config import resolve
 
 Values = dict[str, Any]
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from coterie.cli.cell_progress import CellProgress
-from coterie.experiments.cells import Cell
-from coterie.experiments.config import resolve
-from coterie.experiments.running_cells import Event
+from coterie.cli.running.cell_progress import CellProgress
+from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.running_cells import Event
+from coterie.experiments.setup.config import resolve
 
 
 def cell(seed: int) -> Cell:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coterie.cli import progress
-from coterie.cli.compare import split_names
-from coterie.cli.demo import ALGORITHMS, conclusion
+from coterie.cli.running import progress
+from coterie.cli.running.compare import split_names
+from coterie.cli.running.demo import ALGORITHMS, conclusion
 
 Command = Callable[..., Any]
 

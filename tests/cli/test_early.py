@@ -13,7 +13,7 @@ import pytest
 from coterie.cli import early
 from coterie.cli.blueprints import catalogues
 from coterie.errors import ConfigError, CoterieError, TopologyError
-from coterie.experiments.config import CATALOGUES, resolve
+from coterie.experiments.setup.config import CATALOGUES, resolve
 
 KINDS = [field.name for field in fields(CATALOGUES)]
 ENTRIES = [(kind, name) for kind in KINDS for name in getattr(CATALOGUES, kind)]

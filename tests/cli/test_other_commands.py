@@ -13,7 +13,7 @@ import pytest
 from coterie.cli.blueprints import catalogues
 from coterie.cli.explain import _settings
 from coterie.cli.listing import kind_of_algorithm
-from coterie.experiments.schema import Experiment
+from coterie.experiments.setup.schema import Experiment
 
 Command = Callable[..., Any]
 PNG = b"\x89PNG"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from coterie.peer.cards import Card, parse_card
-from coterie.peer.identity import Identity
-from coterie.peer.roster import Roster
-from coterie.peer.settings import load_settings
+from coterie.peer.trust.cards import Card, parse_card
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster
+from coterie.peer.trust.settings import load_settings
 
 Command = Callable[..., Any]
 LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
@@ -144,7 +144,7 @@ def test_an_existing_folder_is_not_touched(coterie: Command, folder: Path) -> No
     assert coterie("ca", "init", "our-ca").exit_code == 2
 
 
-@pytest.mark.parametrize("moment", ["coterie.peer.identity.Identity.create", "os.rename"])
+@pytest.mark.parametrize("moment", ["coterie.peer.trust.identity.Identity.create", "os.rename"])
 def test_an_interrupted_init_leaves_nothing(
     coterie: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

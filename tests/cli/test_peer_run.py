@@ -14,10 +14,10 @@ import pytest
 from real_peers import SLOW_MODEL, Swarm, experiment, same_as_simulated
 from rich.console import Console
 
-from coterie.cli.peer_display import headline, neighbours
-from coterie.peer.committed import committed_rounds
+from coterie.cli.peer.display import headline, neighbours
+from coterie.peer.exchange.committed import committed_rounds
 from coterie.peer.files import held, is_held
-from coterie.peer.standing import Neighbour, Standing
+from coterie.peer.watch.standing import Neighbour, Standing
 
 Command = Callable[..., Any]
 

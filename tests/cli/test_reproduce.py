@@ -122,7 +122,7 @@ def test_data_that_need_no_files_do_not_care_about_the_folder(
 def test_an_interruption_before_the_first_cell_says_how_to_go_on(
     coterie: Command, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coterie.cli import reproduce as command
+    from coterie.cli.running import reproduce as command
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

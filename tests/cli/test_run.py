@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coterie.cli import progress
-from coterie.experiments.config import resolve
-from coterie.experiments.running import run
+from coterie.cli.running import progress
+from coterie.experiments.runs.running import run
+from coterie.experiments.setup.config import resolve
 
 Command = Callable[..., Any]
 FIELDS = {
@@ -72,7 +72,7 @@ def test_a_note_says_once_that_single_messages_are_not_listed(
     options = ["--algorithm", "d-psgd", *small, "--topology", "full", "--no-plots", "--json"]
     listed = coterie("run", *options, "--run-dir", "listed")
     assert "links.csv" not in listed.stderr
-    monkeypatch.setattr("coterie.experiments.run_folder.MOST_LINKS", 11)  # 4 peers send 3 models each
+    monkeypatch.setattr("coterie.experiments.runs.folder.MOST_LINKS", 11)  # 4 peers send 3 models each
     done = coterie("run", *options, "--run-dir", "unlisted")
     said = "note: d-psgd: round 1 has 12 messages; rounds of more than 11 are left out of links.csv\n"
     assert done.stderr.count("links.csv") == 1
@@ -86,12 +86,12 @@ def test_a_note_says_once_that_single_messages_are_not_listed(
 def test_nan_becomes_null_in_json(
     coterie: Command, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coterie.experiments.running import Run
+    from coterie.experiments.runs.running import Run
 
     original = Run.result
     monkeypatch.setattr(Run, "result", lambda self: {**original(self), "seconds": float("nan")})
     # the run folder's own file is written by the library
-    monkeypatch.setattr("coterie.experiments.run_folder.RunFolder.finish", lambda self, result: None)
+    monkeypatch.setattr("coterie.experiments.runs.folder.RunFolder.finish", lambda self, result: None)
     done = coterie("run", *small, "--no-plots", "--json")
     assert json.loads(done.stdout)["seconds"] is None
 

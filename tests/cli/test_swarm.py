@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from coterie import simulate
-from coterie.cli.swarm_folders import free_ports, make_folders
-from coterie.cli.swarm_processes import Process, end_all
-from coterie.peer.roster import Roster
-from coterie.peer.settings import load_settings
+from coterie.cli.swarm.folders import free_ports, make_folders
+from coterie.cli.swarm.processes import Process, end_all
+from coterie.peer.trust.roster import Roster
+from coterie.peer.trust.settings import load_settings
 
 Command = Callable[..., Any]
 SMALL = ["--model", "mlr", "--peers", "3", "--partition", "dirichlet(0.5)"]

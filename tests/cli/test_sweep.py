@@ -162,7 +162,7 @@ def test_a_parquet_file_is_named_when_it_is_written(
 
 
 def test_a_difference_has_a_sign_and_its_spread_has_none() -> None:
-    from coterie.cli.sweep import _text
+    from coterie.cli.running.sweep import _text
 
     assert _text("comparison", "mean", 0.02) == "+2.00"
     assert _text("comparison", "low", -0.01) == "-1.00"
@@ -172,7 +172,7 @@ def test_a_difference_has_a_sign_and_its_spread_has_none() -> None:
 def test_an_interruption_before_the_first_cell_says_how_to_go_on(
     coterie: Command, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coterie.cli import sweep as command
+    from coterie.cli.running import sweep as command
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

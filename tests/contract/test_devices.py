@@ -16,9 +16,9 @@ from algorithm_exam import build, federation, module, topology_for
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.learning import Executor, LearningNode, Workers
-from coterie.protocol import Inbox, Params, Parcel, average
+from coterie.protocol import Bundle, Inbox, Params, average
 from coterie.protocol.trees import take, where_rows
 from coterie.simulation import Simulation
 from coterie.training import Training
@@ -46,7 +46,7 @@ def elsewhere() -> Callable[[Tensor], Tensor]:
 def inbox(payload: Params) -> Inbox:
     """Row 0 hears from nodes 1 and 2, row 2 from node 0."""
     source = torch.tensor([1, 2, 0])
-    return Inbox([Parcel(payload, source, torch.tensor([0, 0, 2]), source)], 3)
+    return Inbox([Bundle(payload, source, torch.tensor([0, 0, 2]), source)], 3)
 
 
 def test_fake_tensors_refuse_what_a_device_refuses(elsewhere: Callable[[Tensor], Tensor]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from algorithm_exam import CLASSES, CLUSTERS, FEATURES, HIDDEN, PEERS, Exam, exam
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.protocol import Algorithm
 from coterie.topology import Graph
 

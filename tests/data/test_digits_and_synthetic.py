@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.data import load, sources, split
-from coterie.data.synthetic import Synthetic, peer_task
+from coterie.catalogue import sources
+from coterie.data import load, split
+from coterie.data.sources.synthetic import Synthetic, peer_task
 from coterie.errors import ConfigError
 
 # Samples per class of the UCI file optdigits.tes.

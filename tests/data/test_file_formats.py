@@ -14,7 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from coterie.data import load, sources
+from coterie.catalogue import sources
+from coterie.data import load
 from coterie.errors import ConfigError, DataError
 
 

@@ -11,10 +11,11 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from coterie.data import Assignment, Federation, Source, from_arrays, load, partitions, split
-from coterie.data.dirichlet import class_over_peers, draw_from_stock
-from coterie.data.partition import proportional_sizes
-from coterie.data.pathological import deal_classes
+from coterie.catalogue import partitions
+from coterie.data import Assignment, Federation, Source, from_arrays, load, split
+from coterie.data.partitions.dirichlet import class_over_peers, draw_from_stock
+from coterie.data.partitions.partition import proportional_sizes
+from coterie.data.partitions.pathological import deal_classes
 from coterie.errors import ConfigError, DataError
 
 LABEL_SKEWS = [

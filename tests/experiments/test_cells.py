@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells import Cell, breakage, fingerprint, is_finished, play, require_same
-from coterie.experiments.config import resolve
-from coterie.experiments.running_cells import CellRunner, Event, _Worker
+from coterie.experiments.cells.cells import Cell, breakage, fingerprint, is_finished, play, require_same
+from coterie.experiments.cells.running_cells import CellRunner, Event, _Worker
+from coterie.experiments.setup.config import resolve
 from coterie.reporting.measures import read_record
 
 SMALL = {

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import ConfigError, CoterieError
-from coterie.experiments.config import build_algorithm, load_toml, override, resolve
-from coterie.experiments.history import distribution
-from coterie.experiments.prepare import prepare
-from coterie.experiments.schema import Experiment
+from coterie.experiments.runs.history import distribution
+from coterie.experiments.setup.config import build_algorithm, load_toml, override, resolve
+from coterie.experiments.setup.prepare import prepare
+from coterie.experiments.setup.schema import Experiment
 
 
 def test_defaults_follow_from_data_and_algorithm() -> None:

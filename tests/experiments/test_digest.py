@@ -10,9 +10,9 @@ import pytest
 from coterie.cli import early
 from coterie.cli.blueprints import catalogues
 from coterie.errors import ConfigError
-from coterie.experiments.config import load_toml, resolve
-from coterie.experiments.digest import experiment_digest
-from coterie.experiments.schema import Experiment
+from coterie.experiments.setup.config import load_toml, resolve
+from coterie.experiments.setup.digest import experiment_digest
+from coterie.experiments.setup.schema import Experiment
 
 START: dict[str, Any] = {
     "algorithm": "dfedavgm",

@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 import coterie
 from coterie.cli import app
 from coterie.errors import DamagedRunError, RunFolderError, RunInUseError
-from coterie.experiments.config import resolve
-from coterie.experiments.run_folder import RunFolder
+from coterie.experiments.runs.folder import RunFolder
+from coterie.experiments.setup.config import resolve
 from coterie.files import alone
 
 ROUNDS = 5

@@ -11,12 +11,12 @@ import torch
 from typer.testing import CliRunner
 
 import coterie
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.cli import app
 from coterie.errors import ConfigError
-from coterie.experiments.config import load_toml, resolve
-from coterie.experiments.peer_lists import peers_in
-from coterie.experiments.prepare import prepare
+from coterie.experiments.setup.config import load_toml, resolve
+from coterie.experiments.setup.peer_lists import peers_in
+from coterie.experiments.setup.prepare import prepare
 from coterie.models import build
 
 NETWORKS = """

@@ -8,11 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from coterie.errors import ConfigError
-from coterie.experiments import reproducing
-from coterie.experiments.config import resolve
-from coterie.experiments.paper_schema import SCALES, PaperTable, Scale
-from coterie.experiments.prepare import Objects, deal
-from coterie.experiments.running_cells import CellRunner
+from coterie.experiments.cells import reproducing
+from coterie.experiments.cells.paper_schema import SCALES, PaperTable, Scale
+from coterie.experiments.cells.running_cells import CellRunner
+from coterie.experiments.setup.config import resolve
+from coterie.experiments.setup.prepare import Objects, deal
 from coterie.reporting import reproduction_plots, reproduction_text
 from coterie.reporting.reproduction import assemble
 

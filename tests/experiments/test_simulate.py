@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import coterie
-from coterie.algorithms import algorithms
-from coterie.data.iid import Iid
+from coterie.catalogue import algorithms
+from coterie.data.partitions.iid import Iid
 from coterie.errors import ConfigError, CoterieError, DataError, DivergedError, RunFolderError
-from coterie.experiments.config import load_toml, resolve
-from coterie.experiments.prepare import Objects, prepare
-from coterie.experiments.run_folder import RunFolder
+from coterie.experiments.runs.folder import RunFolder
+from coterie.experiments.setup.config import load_toml, resolve
+from coterie.experiments.setup.prepare import Objects, prepare
 from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Round
 from coterie.topology import make
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.experiments.cells import Cell
-from coterie.experiments.config import resolve
-from coterie.experiments.sweeping import Axis, combinations, compared_key, parse_axis
+from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.sweeping import Axis, combinations, compared_key, parse_axis
+from coterie.experiments.setup.config import resolve
 
 
 def test_commas_inside_brackets_do_not_split() -> None:

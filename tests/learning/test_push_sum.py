@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from coterie.algorithms.osgp import OSGP, PushState
-from coterie.learning.push_sum import merge, push
-from coterie.protocol import Inbox, Parcel, Tree
+from coterie.algorithms.parts.push_sum import merge, push
+from coterie.protocol import Bundle, Inbox, Tree
 
 
 class Alone:
@@ -38,7 +38,7 @@ def number(value: float) -> torch.Tensor:
 
 def inbox(received: Tree | None = None, returned: Tree | None = None) -> Inbox:
     here = torch.zeros(1, dtype=torch.long)
-    parcels = [] if received is None else [Parcel(received, here, here, here)]
+    parcels = [] if received is None else [Bundle(received, here, here, here)]
     return Inbox(parcels, 1, None if returned is None else lambda: returned)
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.catalogue import models
 from coterie.errors import ConfigError
-from coterie.models import body_names, build, count_parameters, head_names, models
+from coterie.models import body_names, build, count_parameters, head_names
 from coterie.models.resnet import ResNet18
 
 # Counts and their arithmetic: ALGORITHMS.md 2.1.

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import ConfigError
-from coterie.peer import certificates
-from coterie.peer.authority import Authority
-from coterie.peer.identity import Identity
+from coterie.peer.trust import certificates
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.identity import Identity
 
 LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
 

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coterie.errors import ConfigError, PeerError, RefusedError
-from coterie.peer import certificates
-from coterie.peer.authority import Authority
-from coterie.peer.cards import Card, card_of_authority
-from coterie.peer.identity import Identity
-from coterie.peer.roster import Roster
+from coterie.peer.trust import certificates
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.cards import Card, card_of_authority
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster
 
 LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
 LATER = datetime.now(timezone.utc) + timedelta(days=10)

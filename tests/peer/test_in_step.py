@@ -9,7 +9,7 @@ import torch
 from memory_network import run_virtually
 from peers_in_memory import SMALL, World, simulated, topology_for
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.topology import Churn, Loss
 
 

@@ -12,10 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from coterie.errors import ConfigError, CoterieError, RefusedError
-from coterie.peer.authority import Authority
-from coterie.peer.cards import AuthorityCard, Card, card_of_authority, parse_card
-from coterie.peer.identity import Identity
-from coterie.peer.roster import Roster, refuse_own
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.cards import AuthorityCard, Card, card_of_authority, parse_card
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster, refuse_own
 
 LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
 

@@ -18,9 +18,9 @@ from peers_in_memory import Size, World
 from push_sum_mass import total_mass
 
 from coterie.errors import CoterieError
-from coterie.peer.messages import SealAnswer, SealStep
+from coterie.peer.exchange.seal_bodies import unpack_reveal
+from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.peer.process import Pace
-from coterie.peer.seal_bodies import unpack_reveal
 
 ALGORITHMS = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl", "ppdl", "random-gossip", "fedavg", "gossip-fedavg")
 FREE = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl")

@@ -13,14 +13,9 @@ import torch
 from memory_network import run_virtually
 
 from coterie.errors import RefusedError
-from coterie.peer.authority import Authority
-from coterie.peer.cards import Card, card_of_authority
-from coterie.peer.identity import Identity
-from coterie.peer.membership import Position
-from coterie.peer.messages import SealStep
-from coterie.peer.metrics import Metrics
-from coterie.peer.roster import Roster
-from coterie.peer.seal_bodies import (
+from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.seal_bodies import (
     Advertised,
     pack,
     pack_reveal,
@@ -28,9 +23,14 @@ from coterie.peer.seal_bodies import (
     unpack,
     unpack_reveal,
 )
-from coterie.peer.sealing import Sealing, Sign, Verify
-from coterie.peer.signals import Signal
-from coterie.protocol.secure_member import STEPS, Keys, Reveal
+from coterie.peer.exchange.sealing import Sealing, Sign, Verify
+from coterie.peer.network.messages import SealStep
+from coterie.peer.network.signals import Signal
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.cards import Card, card_of_authority
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster
+from coterie.protocol.secure_sum.member import STEPS, Keys, Reveal
 
 ALL_STEPS = ("measure", *STEPS)
 COLLECTOR, PLACE, SESSION = 9, Position(3, 1), "ab" * 16

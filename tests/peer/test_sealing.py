@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from peers_in_memory import Size, World, simulated
 from torch import Tensor
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.membership import Position
-from coterie.peer.messages import Head, SealAnswer, SealStep
-from coterie.peer.seal_bodies import unpack, unpack_reveal, unpack_survivors, unpack_words
-from coterie.peer.sealing import Sealing
-from coterie.peer.transport import Body, Handler
-from coterie.peer.wire import Spec, decode_tree, spec_of
+from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.seal_bodies import unpack, unpack_reveal, unpack_survivors, unpack_words
+from coterie.peer.exchange.sealing import Sealing
+from coterie.peer.network.messages import Head, SealAnswer, SealStep
+from coterie.peer.network.transport import Body, Handler
+from coterie.peer.network.wire import TreeShape, decode_tree, spec_of
 from coterie.protocol import Tree
-from coterie.protocol.fixed_point import FixedPoint, Words, magnitude_exponent, quantised_sum
-from coterie.protocol.masks import keystream
-from coterie.protocol.secure_member import STEPS, Plan
-from coterie.protocol.shamir import combine
+from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words, magnitude_exponent, quantised_sum
+from coterie.protocol.secure_sum.masks import keystream
+from coterie.protocol.secure_sum.member import STEPS, Plan
+from coterie.protocol.secure_sum.shamir import combine
 
 ALL_STEPS = ("measure", *STEPS)
 
@@ -404,7 +404,7 @@ def test_a_plain_exchange_could_be_read_and_a_sealed_one_cannot(tmp_path: Path) 
         assert not any(b"data_offsets" in body for body in heard.everything)
 
 
-def models_in(heard: Overheard, like: Spec) -> list[Tree]:
+def models_in(heard: Overheard, like: TreeShape) -> list[Tree]:
     found = []
     for body in heard.everything:
         with contextlib.suppress(RefusedError):

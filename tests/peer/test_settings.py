@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.peer.names import can_be_dialled, split_address
-from coterie.peer.settings import PeerSettings, load_settings, settings_from, settings_text
+from coterie.peer.trust.names import can_be_dialled, split_address
+from coterie.peer.trust.settings import PeerSettings, load_settings, settings_from, settings_text
 
 if sys.version_info >= (3, 11):
     import tomllib

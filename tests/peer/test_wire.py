@@ -18,8 +18,17 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from coterie.errors import RefusedError
-from coterie.peer.messages import Finding, Hello, Inquiry, Parcel, Receipt, Refusal, SealAnswer, SealStep
-from coterie.peer.wire import (
+from coterie.peer.network.messages import (
+    Finding,
+    Hello,
+    Inquiry,
+    Parcel,
+    Receipt,
+    Refusal,
+    SealAnswer,
+    SealStep,
+)
+from coterie.peer.network.wire import (
     LARGEST_HEAD,
     Leaf,
     decode_head,

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.protocol import (
+    Bundle,
     Exchange,
     Inbox,
     Links,
     Params,
-    Parcel,
     average,
     from_hub,
     pull,
@@ -30,7 +30,7 @@ from coterie.topology import Graph, make, matrix, metropolis
 
 def inbox_over(graph: Graph, payload: Params) -> Inbox:
     """What all rows receive when everyone sends over all links."""
-    return Inbox([Parcel(payload, graph.senders, graph.receivers, graph.senders)], graph.nodes)
+    return Inbox([Bundle(payload, graph.senders, graph.receivers, graph.senders)], graph.nodes)
 
 
 def models(rows: int, seed: int = 0) -> Params:
@@ -82,7 +82,7 @@ def test_average_keeps_names_that_were_not_sent_and_what_it_was_given() -> None:
 
 def test_missing_messages_count_as_oneself_when_there_are_weights() -> None:
     mine = {"w": torch.tensor([[1.0], [5.0]])}
-    parcel = Parcel(mine, torch.tensor([1]), torch.tensor([0]), torch.tensor([1]))
+    parcel = Bundle(mine, torch.tensor([1]), torch.tensor([0]), torch.tensor([1]))
     mixed = average(mine, Inbox([parcel], 2), torch.tensor([0.25]))
     assert mixed["w"].tolist() == [[0.25 * 5 + 0.75 * 1], [5.0]]
 
@@ -102,7 +102,7 @@ def test_pull_asks_then_answers_those_who_asked() -> None:
     assert row_bytes(question.payload) == 0
     assert not question.sealed
     # Node 9 asked our row 1, so row 1's payload must go to node 9.
-    asked = Inbox([Parcel({}, torch.tensor([0]), torch.tensor([1]), torch.tensor([9]))], 2)
+    asked = Inbox([Bundle({}, torch.tensor([0]), torch.tensor([1]), torch.tensor([9]))], 2)
     answer = protocol.send(asked)
     assert answer.to is not None
     assert (answer.to.rows.tolist(), answer.to.ids.tolist()) == ([1], [9])

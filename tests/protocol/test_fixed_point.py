@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import SecureSumError
-from coterie.protocol.fixed_point import FixedPoint, magnitude_exponent, quantised_sum
+from coterie.protocol.secure_sum.fixed_point import FixedPoint, magnitude_exponent, quantised_sum
 
 numbers = st.floats(-1e15, 1e15, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-15)
 

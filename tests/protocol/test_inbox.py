@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.errors import SealedError
-from coterie.protocol import Inbox, Parcel, SealedInbox, Tree
+from coterie.protocol import Bundle, Inbox, SealedInbox, Tree
 from coterie.protocol import inbox as inbox_module
 
 DTYPE = torch.float64
@@ -22,7 +22,7 @@ DTYPE = torch.float64
 class Post:
     """Messages of several parcels, and the dense arrays that say what an inbox must compute."""
 
-    parcels: list[Parcel]
+    parcels: list[Bundle]
     rows: int
     receivers: np.ndarray  # (messages,)
     senders: np.ndarray
@@ -46,7 +46,7 @@ def posts(draw: st.DrawFn) -> Post:
         source, row = rng.integers(0, sources, messages), rng.integers(0, rows, messages)
         sender = rng.integers(0, 100, messages)
         payload: Tree = {"a": torch.tensor(a), "b": {"c": torch.tensor(c)}}
-        parcels.append(Parcel(payload, torch.tensor(source), torch.tensor(row), torch.tensor(sender)))
+        parcels.append(Bundle(payload, torch.tensor(source), torch.tensor(row), torch.tensor(sender)))
         receivers.append(row)
         senders.append(sender)
         values.append(a[source])
@@ -139,7 +139,7 @@ def test_sealed_inbox_tells_sum_and_count_only(post: Post) -> None:
 
 def test_sum_keeps_the_dtype_of_the_payload() -> None:
     payload = {"x": torch.ones(2, 3)}
-    parcel = Parcel(payload, torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([7, 8]))
+    parcel = Bundle(payload, torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([7, 8]))
     total = Inbox([parcel], 2).sum(torch.tensor([0.5, 2.0], dtype=torch.float64))
     assert not isinstance(total, Tensor)
     x = total["x"]
@@ -153,7 +153,7 @@ def test_sums_in_blocks_of_columns_are_the_same_bits(weighted: bool, monkeypatch
     generator = torch.Generator().manual_seed(3)
     payload = {"w": torch.randn(5, 4, 11, generator=generator), "b": torch.randn(5, 2, generator=generator)}
     source, rows = torch.tensor([0, 1, 2, 3, 4, 0, 2]), torch.tensor([2, 0, 2, 2, 0, 0, 3])
-    inbox = Inbox([Parcel(payload, source, rows, source)], 4)
+    inbox = Inbox([Bundle(payload, source, rows, source)], 4)
     weights = torch.rand(7, generator=generator) if weighted else None
     whole = inbox.sum(weights)
     monkeypatch.setattr("coterie.protocol.inbox._SUM_BLOCK_BYTES", 1)

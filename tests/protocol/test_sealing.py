@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.errors import ContractError, SealedError, SecureSumError
-from coterie.protocol import Parcel, SealedInbox, Tree
-from coterie.protocol.fixed_point import quantised_sum
+from coterie.protocol import Bundle, SealedInbox, Tree
 from coterie.protocol.sealing import MaskedInbox, OneTimeInbox, QuantisedInbox
-from coterie.protocol.secure_sum import Member, OneTimeMember, PairwiseMember, agreed_encoding
+from coterie.protocol.secure_sum.collector import Member, OneTimeMember, PairwiseMember, agreed_encoding
+from coterie.protocol.secure_sum.fixed_point import quantised_sum
 from coterie.protocol.trees import leaves
 
 
@@ -26,8 +26,8 @@ class Post:
     """Messages of several blocks of senders to the same rows, some of which did not arrive."""
 
     rows: int
-    arrived: list[Parcel]
-    missing: list[Parcel]
+    arrived: list[Bundle]
+    missing: list[Bundle]
 
     def inbox(self, kind: type[QuantisedInbox]) -> QuantisedInbox:
         return kind(self.arrived, self.rows, missing=self.missing)
@@ -58,7 +58,7 @@ def posts(draw: st.DrawFn) -> Post:
         source = torch.from_numpy(rng.integers(0, sources, len(links)))
         there = torch.from_numpy(rng.random(len(links)) >= loss)
         for chosen, parcels in ((there, arrived), (~there, missing)):
-            parcels.append(Parcel(content, source[chosen], links[chosen], source[chosen]))
+            parcels.append(Bundle(content, source[chosen], links[chosen], source[chosen]))
     return Post(rows, arrived, missing)
 
 
@@ -73,7 +73,7 @@ def assert_same_bits(ours: Tree, theirs: Tree) -> None:
         assert torch.equal(value, numbers(theirs)[name]), name
 
 
-def received(parcels: Sequence[Parcel], row: int) -> int:
+def received(parcels: Sequence[Bundle], row: int) -> int:
     return sum(int((parcel.rows == row).sum()) for parcel in parcels)
 
 
@@ -112,7 +112,7 @@ def test_order_and_blocks_of_messages_change_no_bit(post: Post, seed: int) -> No
         order = torch.randperm(len(parcel.rows), generator=rng)
         for part in order.split(2):
             pieces.append(
-                Parcel(parcel.payload, parcel.source[part], parcel.rows[part], parcel.senders[part])
+                Bundle(parcel.payload, parcel.source[part], parcel.rows[part], parcel.senders[part])
             )
     cut = QuantisedInbox(pieces, post.rows, missing=post.missing)
     whole = QuantisedInbox(post.arrived, post.rows, missing=post.missing)
@@ -137,9 +137,9 @@ def test_each_kind_runs_its_own_form_of_the_secure_sum(
     assert masking == [member] * 3
 
 
-def messages(values: Sequence[Tensor], rows: Sequence[int]) -> Parcel:
+def messages(values: Sequence[Tensor], rows: Sequence[int]) -> Bundle:
     source = torch.arange(len(values))
-    return Parcel({"x": torch.stack(list(values))}, source, torch.tensor(rows), source)
+    return Bundle({"x": torch.stack(list(values))}, source, torch.tensor(rows), source)
 
 
 def test_the_sum_is_that_of_the_vectors_within_the_largest_range() -> None:

@@ -15,16 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import SecureSumError
-from coterie.protocol.fixed_point import FixedPoint, quantised_sum
-from coterie.protocol.masks import KeyPair, derive, keystream, seal, unseal
-from coterie.protocol.secure_member import STEPS, Keys, OneTimeMember, PairwiseMember, Plan
-from coterie.protocol.secure_sum import (
+from coterie.protocol.secure_sum.collector import (
     Form,
     OneTimeCollector,
     PairwiseCollector,
     secure_sum_locally,
 )
-from coterie.protocol.shamir import PRIME, VECTOR_PRIME, combine, combine_vectors, split, split_vector
+from coterie.protocol.secure_sum.fixed_point import FixedPoint, quantised_sum
+from coterie.protocol.secure_sum.masks import KeyPair, derive, keystream, seal, unseal
+from coterie.protocol.secure_sum.member import STEPS, Keys, OneTimeMember, PairwiseMember, Plan
+from coterie.protocol.secure_sum.shamir import (
+    PRIME,
+    VECTOR_PRIME,
+    combine,
+    combine_vectors,
+    split,
+    split_vector,
+)
 
 FORMS: tuple[Form, ...] = ("pairwise", "one-time")
 both_forms = pytest.mark.parametrize("form", FORMS)
@@ -69,7 +76,9 @@ def test_hkdf_is_that_of_rfc_5869() -> None:
 def test_shamir_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secret 42, coefficients 7 and 3: f(1) = 52, f(2) = 68, f(5) = 152."""
     coefficients = iter([7, 3])
-    monkeypatch.setattr("coterie.protocol.shamir.secrets.randbelow", lambda below: next(coefficients))
+    monkeypatch.setattr(
+        "coterie.protocol.secure_sum.shamir.secrets.randbelow", lambda below: next(coefficients)
+    )
     shares = split((42).to_bytes(32, "little"), 3, [1, 2, 5])
     assert shares == {1: 52, 2: 68, 5: 152}
     assert int.from_bytes(combine(shares, 3), "little") == 42

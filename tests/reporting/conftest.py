@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from coterie.experiments.cells import Cell
-from coterie.experiments.config import resolve
+from coterie.experiments.cells.cells import Cell
+from coterie.experiments.setup.config import resolve
 
 
 @pytest.fixture(name="write_cell")

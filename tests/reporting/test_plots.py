@@ -10,7 +10,7 @@ from PIL import Image
 
 import coterie
 from coterie.data import load, split
-from coterie.experiments.running import Run
+from coterie.experiments.runs.running import Run
 from coterie.reporting import plots
 from coterie.reporting.data_plots import label_histogram
 

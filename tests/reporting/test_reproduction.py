@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from coterie.experiments.cells import Cell, note_breakage
-from coterie.experiments.config import resolve
-from coterie.experiments.paper_schema import PaperTable
+from coterie.experiments.cells.cells import Cell, note_breakage
+from coterie.experiments.cells.paper_schema import PaperTable
+from coterie.experiments.setup.config import resolve
 from coterie.reporting import reproduction_plots, reproduction_text
 from coterie.reporting.measures import Record, measure, read_record
 from coterie.reporting.reproduction import (

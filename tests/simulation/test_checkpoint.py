@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.data import from_peers
 from coterie.errors import ContractError, RunFolderError
 from coterie.learning import Executor, Workers

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.data import Federation, from_peers
 from coterie.errors import ContractError
 from coterie.learning import Executor, ExecutorName, LearningNode, Workers

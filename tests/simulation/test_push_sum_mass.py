@@ -14,10 +14,10 @@ from torch import nn
 
 from coterie.algorithms.dfedpgp import DFedPGP
 from coterie.algorithms.osgp import OSGP
+from coterie.algorithms.parts.push_sum import Pushed, check_total, push
 from coterie.data import from_peers
 from coterie.errors import ContractError
 from coterie.learning import Executor, Workers
-from coterie.learning.push_sum import Pushed, check_total, push
 from coterie.protocol import Algorithm, Exchange, Inbox
 from coterie.protocol.trees import map_tree
 from coterie.randomness import numpy_generator

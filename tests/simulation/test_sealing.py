@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.data import Federation, from_peers
 from coterie.learning import Executor, ExecutorName, Workers
 from coterie.protocol import Params
-from coterie.protocol.sealing import Sealing
+from coterie.protocol.sealing import SealingKind
 from coterie.protocol.state import named_tensors
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation
@@ -56,7 +56,7 @@ def play() -> Iterator[Play]:
 
     def run(
         name: str,
-        sealing: Sealing,
+        sealing: SealingKind,
         *,
         topology: Topology | None = None,
         workers: int = 1,
@@ -110,7 +110,7 @@ def faulty() -> Topology:
 @pytest.mark.parametrize("name", SEALED)
 @pytest.mark.parametrize("sealing", ["masked", "one-time"])
 def test_quantised_and_masked_are_the_same_bits(
-    name: str, faults: bool, sealing: Sealing, play: Play
+    name: str, faults: bool, sealing: SealingKind, play: Play
 ) -> None:
     topology = faulty() if faults else None
     quantised, masked = (play(name, kind, topology=topology) for kind in ("quantised", sealing))
@@ -141,7 +141,7 @@ def test_shards_and_workers_do_not_matter(name: str, play: Play) -> None:
 
 
 @pytest.mark.parametrize("sealing", ["quantised", "masked", "one-time"])
-def test_a_single_sender_is_never_opened(sealing: Sealing, play: Play) -> None:
+def test_a_single_sender_is_never_opened(sealing: SealingKind, play: Play) -> None:
     """On a directed ring everyone has one sender: plain mixes, a secure sum does not open."""
     links = np.roll(np.eye(len(SIZES)), 1, axis=0)
     topology = make(links, peers=len(SIZES), seed=0)

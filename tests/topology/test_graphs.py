@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.catalogue import topologies
 from coterie.errors import ConfigError, TopologyError
-from coterie.topology import Graph, make, topologies
+from coterie.topology import Graph, make
 
 NAMES = [
     "ring",

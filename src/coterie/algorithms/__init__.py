@@ -1,5 +1,1 @@
-"""The algorithms, one file each."""
-
-from coterie.algorithms.catalogue import algorithms
-
-__all__ = ["algorithms"]
+"""The algorithms, one file each; `parts` holds what several of them share."""

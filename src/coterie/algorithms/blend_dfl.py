@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
-from coterie.errors import ConfigError
-from coterie.learning.distillation import (
+from coterie.algorithms.parts.distillation import (
     class_weights,
     even_weights,
     mean_teacher_logits,
     of_samples,
     softened,
 )
+from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING
+from coterie.errors import ConfigError
 from coterie.learning.losses import sample_cross_entropy
 from coterie.protocol import (
     Algorithm,

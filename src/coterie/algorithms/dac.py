@@ -8,12 +8,12 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from coterie.algorithms.paper_settings import PPDL_TRAINING
+from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.paper_settings import PPDL_TRAINING
+from coterie.algorithms.parts.partial import completed
+from coterie.algorithms.parts.selection import possible_senders, require_peers
+from coterie.algorithms.parts.similarity import draw, probabilities, rescored
 from coterie.errors import ConfigError
-from coterie.learning.checkpointing import Best
-from coterie.learning.partial import completed
-from coterie.learning.selection import reachable, require_peers
-from coterie.learning.similarity import draw, probabilities, rescored
 from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
 from coterie.protocol.trees import map_params, per_row
 
@@ -70,7 +70,7 @@ class DAC(Algorithm[DACState]):
         return DACState(params, Best.first(params, node), scores, scores > 0)
 
     def round(self, state: DACState, node: Node) -> Round[DACState]:
-        can_send = _mask(reachable(node), state.scores)
+        can_send = _mask(possible_senders(node), state.scores)
         wanted = draw(node, probabilities(state.scores, can_send, self.tau_in(node.round)), self.peers)
         n = node.n_samples.float()
         payload: Tree = {"model": state.params, "samples": {"n": n}, "scores": {"s": state.scores}}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING
+from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING
 from coterie.protocol import Presets
 
 _BLEND_DFL = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.paper_settings import BLEND_DFL_TRAINING
+from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning import Gradients, Memory, Update
 from coterie.learning.updates import moved, norm, scaled

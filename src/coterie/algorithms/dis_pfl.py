@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from coterie.errors import ConfigError
-from coterie.learning.sparsity import (
+from coterie.algorithms.parts.sparsity import (
     Masked,
     kept_by_layer,
     largest,
@@ -21,6 +20,7 @@ from coterie.learning.sparsity import (
     random_scores,
     unpack,
 )
+from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Node, Params, Presets, Round, Tree
 from coterie.protocol.trees import per_row
 

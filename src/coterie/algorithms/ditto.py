@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import adopt, mean_at_hub, require_fraction
 from coterie.algorithms.gossip_fedavg import weighted
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import (
     Algorithm,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, cast
 from torch import Tensor
 
 from coterie.algorithms.gossip_fedavg import weighted
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING
+from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING
+from coterie.algorithms.parts.partial import pick
 from coterie.errors import ConfigError
-from coterie.learning.partial import pick
 from coterie.protocol import (
     Facts,
     Inbox,

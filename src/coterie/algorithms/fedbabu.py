@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import HubAverage, fine_tuned
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import Facts, Node, Params, Presets
 from coterie.protocol.trees import map_params, per_row

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.algorithms.fedavg import HubAverage
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.partial import pick
 from coterie.errors import ConfigError
-from coterie.learning.partial import pick
 from coterie.protocol import Facts, Node, Params, Presets
 
 

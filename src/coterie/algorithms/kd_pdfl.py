@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.fedavg import adopt
-from coterie.algorithms.star_fedavg import EMNIST, IOT, Star, local_steps, require_interval
+from coterie.algorithms.parts.distillation import outputs_of
+from coterie.algorithms.parts.footprints import Footprints
+from coterie.algorithms.parts.partial import pick
+from coterie.algorithms.star_fedavg import EMNIST, IOT, StarNode, local_steps, require_interval
 from coterie.errors import ConfigError
-from coterie.learning.distillation import outputs_of
-from coterie.learning.footprints import Footprints
-from coterie.learning.partial import pick
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average
 from coterie.protocol.averaging import share_per_row
 from coterie.protocol.trees import Tree
@@ -106,7 +106,7 @@ class KDPDFL(Algorithm[CollaborationState]):
         return CollaborationState(params, everyone / peers, footprints)
 
     def round(self, state: CollaborationState, node: Node) -> Round[CollaborationState]:
-        star = Star.draw(node)
+        star = StarNode.draw(node)
         inbox = yield star.gather(self.shared(state.params, node), node)
         collaboration = self.updated(state, inbox, star, node)
         footprints = state.footprints.seen(inbox) if self.use_cache else state.footprints
@@ -128,7 +128,7 @@ class KDPDFL(Algorithm[CollaborationState]):
         """What leaves a node."""
         return pick(params, node.names(self.layer)) if self.share == "base" else params
 
-    def updated(self, state: CollaborationState, inbox: Inbox, star: Star, node: Node) -> Tensor:
+    def updated(self, state: CollaborationState, inbox: Inbox, star: StarNode, node: Node) -> Tensor:
         """The star's new collaboration weights, eq. 2; `inbox` is empty in all rows but the star's."""
         rows, senders = inbox.rows, inbox.senders
         w = state.collaboration[rows, senders].double()
@@ -139,7 +139,7 @@ class KDPDFL(Algorithm[CollaborationState]):
         result[rows, senders] = (w - self.step(h)).clamp(min=0).to(result.dtype)
         return result
 
-    def distances(self, params: Params, inbox: Inbox, star: Star, node: Node) -> Tensor:
+    def distances(self, params: Params, inbox: Inbox, star: StarNode, node: Node) -> Tensor:
         """(messages,) mean squared distance of the received models' outputs from the star's, eq. 3."""
         row = star.row(node)
         star_model = {name: value[row] for name, value in params.items()}

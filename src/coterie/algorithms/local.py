@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING, PPDL_TRAINING
-from coterie.learning.checkpointing import Best
+from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING, PPDL_TRAINING
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from coterie.algorithms.parts.selection import possible_senders
 from coterie.algorithms.random_gossip import RandomGossip
-from coterie.learning.selection import reachable
 from coterie.protocol import Facts, Links, Node
 
 
@@ -31,7 +31,7 @@ class Oracle(RandomGossip):
     )
 
     def candidates(self, node: Node) -> Links:
-        everyone = reachable(node)
+        everyone = possible_senders(node)
         assert node.clusters is not None
         nobody = node.clusters.new_full((1,), -1)  # the cluster of a hub, which is the last node
         cluster = torch.cat((node.clusters, nobody)) if node.hub is not None else node.clusters

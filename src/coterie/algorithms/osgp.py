@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algorithms.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.push_sum import Shares, check_mass, merge, push, step_on
 from coterie.errors import ConfigError
-from coterie.learning.push_sum import Shares, check_mass, merge, push, step_on
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 from coterie.protocol.trees import map_params
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
 from coterie.algorithms.fedavg import adopt, require_fraction
-from coterie.algorithms.paper_settings import PFEDKD_WCL_TRAINING
+from coterie.algorithms.parts.distillation import kl_divergence, kl_from, of_samples, softened
+from coterie.algorithms.parts.gradients import full_gradient
+from coterie.algorithms.parts.paper_settings import PFEDKD_WCL_TRAINING
 from coterie.errors import ConfigError
-from coterie.learning.distillation import kl_divergence, kl_from, of_samples, softened
-from coterie.learning.gradients import full_gradient
 from coterie.learning.losses import cross_entropy
 from coterie.protocol import (
     Batch,

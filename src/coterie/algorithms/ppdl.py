@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
+from coterie.algorithms.parts.bandits import Bandit
+from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.selection import possible_senders, require_peers
 from coterie.errors import ConfigError
-from coterie.learning.bandits import Bandit
-from coterie.learning.checkpointing import Best
-from coterie.learning.selection import reachable, require_peers
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull
 
 
@@ -91,7 +91,7 @@ class PPDL(Algorithm[PPDLState]):
         return PPDLState(params, best, Bandit.fresh(node.rows, node.rounds, self.peers))
 
     def round(self, state: PPDLState, node: Node) -> Round[PPDLState]:
-        arms = state.bandit.draw(reachable(node), node.rng("group"))
+        arms = state.bandit.draw(possible_senders(node), node.rng("group"))
         node.record(group=arms.groups, competitive_arms=arms.competitive)
         mine = weighted(state.params, node)
         inbox = yield from pull(mine, arms.links, sealed=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
-from coterie.algorithms.paper_settings import PPDL_TRAINING
-from coterie.learning.checkpointing import Best
-from coterie.learning.selection import choose, reachable, require_peers
+from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.paper_settings import PPDL_TRAINING
+from coterie.algorithms.parts.selection import choose, possible_senders, require_peers
 from coterie.protocol import Algorithm, Facts, Links, Node, Params, Presets, Round, pull
 
 
@@ -66,4 +66,4 @@ class RandomGossip(Algorithm[PullState]):
 
     def candidates(self, node: Node) -> Links:
         """From whom a node may learn."""
-        return reachable(node)
+        return possible_senders(node)

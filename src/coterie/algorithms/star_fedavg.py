@@ -61,7 +61,7 @@ class StarFedAvg(ModelAlgorithm):
         require_interval(self.exchange_every)
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
-        star = Star.draw(node)
+        star = StarNode.draw(node)
         inbox = yield star.gather(state.params, node)
         mixed = self.mix(state.params, inbox, node)
         answer = yield star.broadcast(mixed, inbox, node)
@@ -79,14 +79,14 @@ class StarFedAvg(ModelAlgorithm):
 
 
 @dataclass(frozen=True)
-class Star:
+class StarNode:
     """The node that wakes up in this round, and who can reach it; every node computes the same."""
 
     id: int
     neighbours: Tensor  # (k,) ids
 
     @classmethod
-    def draw(cls, node: Node) -> Star:
+    def draw(cls, node: Node) -> StarNode:
         peers = node.graph.nodes - (node.hub is not None)
         star = int(node.shared_rng("star").sample(1, peers)[0, 0])
         neighbours = node.graph.in_neighbours(star)

@@ -8,25 +8,16 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli import (
-    ca,
-    compare,
-    data,
-    demo,
-    explain,
-    listing,
-    new,
-    peer,
-    peer_init,
-    peer_predict,
-    peer_run,
-    peer_status,
-    reproduce,
-    run,
-    swarm,
-    sweep,
-)
+from coterie.cli import data, explain, listing, new
+from coterie.cli.peer import ca
+from coterie.cli.peer import cards as peer
+from coterie.cli.peer import init as peer_init
+from coterie.cli.peer import predict as peer_predict
+from coterie.cli.peer import run as peer_run
+from coterie.cli.peer import status as peer_status
 from coterie.cli.problems import ReportingGroup
+from coterie.cli.running import compare, demo, reproduce, run, sweep
+from coterie.cli.swarm import command as swarm
 
 app = typer.Typer(
     name="coterie",

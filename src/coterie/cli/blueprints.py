@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coterie.experiments.checking import Catalogues
+from coterie.experiments.setup.checking import Catalogues
 
 PACKAGE = Path(__file__).parents[1]
 SHADOW = "coterie_blueprints"
@@ -37,7 +37,7 @@ def catalogues() -> Catalogues:
             topologies=_load("coterie.topology").topologies,
         )
     except Exception:  # a file does more with a slow package while it is loaded than a placeholder can
-        from coterie.experiments.config import CATALOGUES
+        from coterie.experiments.setup.config import CATALOGUES
 
         return CATALOGUES
 
@@ -67,7 +67,7 @@ class Placeholder:
 
 
 def _load(name: str) -> Any:
-    """The shadow of a module, such as `coterie.data.digits`, and of the packages above it."""
+    """The shadow of a module, such as `coterie.data.sources.digits`, and of the packages above it."""
     shadow = SHADOW + name.removeprefix("coterie")
     parent, _, last = name.rpartition(".")
     above = _load(parent) if parent else None  # first, for this may load the module itself

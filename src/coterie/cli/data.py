@@ -30,8 +30,8 @@ def show(
     if not out.resolve().parent.is_dir():
         raise RunFolderError(f"the folder of {out} does not exist")
 
-    from coterie.experiments.config import resolve
-    from coterie.experiments.prepare import Objects, deal
+    from coterie.experiments.setup.config import resolve
+    from coterie.experiments.setup.prepare import Objects, deal
     from coterie.reporting import data_plots, data_tables, tables
 
     federation, experiment = deal(resolve(table), Objects())

@@ -12,8 +12,8 @@ from typing import Any
 
 from coterie.cli.blueprints import catalogues
 from coterie.errors import ConfigError, CoterieError, DataError
-from coterie.experiments import checking
-from coterie.experiments.schema import OWN_OBJECT, Experiment
+from coterie.experiments.setup import checking
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 
 
 def check(table: Mapping[str, Any]) -> Experiment:
@@ -23,7 +23,7 @@ def check(table: Mapping[str, Any]) -> Experiment:
     except CoterieError:
         raise
     except Exception:  # a check needs more than a blueprint: the real one decides
-        from coterie.experiments.config import resolve
+        from coterie.experiments.setup.config import resolve
 
         return resolve(table)
 

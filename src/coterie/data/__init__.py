@@ -6,23 +6,10 @@
 Nothing is downloaded: files are read in their official formats from a folder that the user names.
 """
 
-from coterie.data import (  # noqa: F401  (imported to fill the catalogues)
-    cifar,
-    clustered,
-    digits,
-    dirichlet,
-    huggingface,
-    idx,
-    iid,
-    iot,
-    pathological,
-    synthetic,
-    tiny_imagenet,
-)
 from coterie.data.federation import Federation, Split
 from coterie.data.own import from_arrays, from_peers
-from coterie.data.partition import Assignment, Partition, partitions
-from coterie.data.source import DataSet, Source, load, sources
+from coterie.data.partitions.partition import Assignment, Partition
+from coterie.data.source import DataSet, Source, load
 from coterie.data.splitting import split
 
 __all__ = [
@@ -35,7 +22,5 @@ __all__ = [
     "from_arrays",
     "from_peers",
     "load",
-    "partitions",
-    "sources",
     "split",
 ]

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.catalogue import sources
 from coterie.errors import ConfigError, DataError
-from coterie.registry import Registry
 
 Column = tuple[NDArray[Any], NDArray[Any]]
 
@@ -88,9 +88,6 @@ class DataSet(Protocol):
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source: ...
 
 
-sources: Registry[DataSet] = Registry("data set")
-
-
 def load(data: str, *, data_dir: str | Path | None = None, peers: int, seed: int) -> Source:
     """Load the data set that `data` names, such as `mnist` or `synthetic(0.5,0.5)`.
 
@@ -99,7 +96,7 @@ def load(data: str, *, data_dir: str | Path | None = None, peers: int, seed: int
     """
     if peers < 1:
         raise ConfigError(f"peers must be at least 1, not {peers}")
-    dataset = sources.build(data)
+    dataset: DataSet = sources.build(data)
     folder = data_dir if data_dir is not None else os.environ.get("COTERIE_DATA") or None
     path = None if folder is None else Path(folder).expanduser()
     if dataset.needs_files:

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.catalogue import partitions
 from coterie.data.federation import Federation, Split
-from coterie.data.iid import Natural
-from coterie.data.partition import NOBODY, Assignment, Ints, Partition, by_class, checked, partitions, runs
-from coterie.data.rotate import rotate
+from coterie.data.partitions.iid import Natural
+from coterie.data.partitions.partition import NOBODY, Assignment, Ints, Partition, by_class, checked, runs
+from coterie.data.partitions.rotate import rotate
 from coterie.data.source import Source
 from coterie.errors import ConfigError, DataError
 from coterie.randomness import numpy_generator

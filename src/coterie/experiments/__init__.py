@@ -1,4 +1,1 @@
-"""Experiments: their configuration, running them, and what they leave behind.
-
-Nothing is imported here, so that `coterie.experiments.schema` can be used before the slow import of PyTorch.
-"""
+"""Experiments: setting them up, running them, many of them as cells, and taking part as a real peer."""

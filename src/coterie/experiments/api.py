@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
-from coterie.experiments.config import resolve
-from coterie.experiments.prepare import Objects
-from coterie.experiments.running import Observer, Run, resume, run
-from coterie.experiments.schema import OWN_OBJECT
+from coterie.experiments.runs.running import Observer, Run, resume, run
+from coterie.experiments.setup.config import resolve
+from coterie.experiments.setup.prepare import Objects
+from coterie.experiments.setup.schema import OWN_OBJECT
 from coterie.protocol import Algorithm
 from coterie.training import Training
 

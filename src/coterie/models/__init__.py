@@ -3,8 +3,7 @@
 Every network returns raw logits: distillation needs them, and cross entropy is stabler on them.
 """
 
-from coterie.models import blend, dense, emnist, ppdl, resnet  # noqa: F401  (fill the catalogue)
-from coterie.models.catalogue import Architecture, models
+from coterie.models.catalogue import Architecture
 from coterie.models.construction import build, is_out_of_memory
 from coterie.models.layers import Layer, find_layer, output_of
 from coterie.models.split import body_names, count_parameters, head_names
@@ -18,6 +17,5 @@ __all__ = [
     "find_layer",
     "head_names",
     "is_out_of_memory",
-    "models",
     "output_of",
 ]

@@ -7,12 +7,11 @@ from collections import OrderedDict
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.models.catalogue import Architecture, Shape, image_size, models
+from coterie.models.catalogue import Architecture, Shape, image_size
 
 _WIDTH = 64
 
 
-@models.register("blend-cnn")
 def blend_cnn(groups: int = 32) -> Architecture:
     """BlendDFL's network: 798,218 parameters for 3x32x32 and 10 classes, 815,588 for 100 classes.
 

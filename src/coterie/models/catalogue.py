@@ -11,13 +11,10 @@ from collections.abc import Callable
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.registry import Registry
 
 Shape = tuple[int, ...]
 Architecture = Callable[[Shape, int], nn.Module]
 """(input shape without the batch axis, number of classes) -> network that returns logits."""
-
-models: Registry[Architecture] = Registry("model")
 
 
 def written(shape: Shape) -> str:

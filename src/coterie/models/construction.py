@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from coterie.catalogue import models
 from coterie.errors import ConfigError
-from coterie.models.catalogue import Architecture, Shape, models, written
-from coterie.models.user_file import from_factory, is_user_file, load_architecture
+from coterie.models.catalogue import Architecture, Shape, written
 from coterie.randomness import digest
+from coterie.user_code import from_factory, is_user_file, load_architecture
 
 
 def build(model: str | Callable[..., nn.Module], shape: Shape, n_classes: int, *, seed: int) -> nn.Module:

@@ -11,10 +11,9 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.catalogue import Architecture, Shape, at_least_one, models, wrong_input
+from coterie.models.catalogue import Architecture, Shape, at_least_one, wrong_input
 
 
-@models.register("mlr")
 def mlr() -> Architecture:
     """Multinomial logistic regression: 7,850 parameters for 784 inputs and 10 classes."""
 
@@ -25,7 +24,6 @@ def mlr() -> Architecture:
     return build
 
 
-@models.register("mlp")
 def mlp(hidden: int = 128) -> Architecture:
     """One hidden layer: 101,770 parameters for 784-128-10.
 
@@ -46,7 +44,6 @@ def mlp(hidden: int = 128) -> Architecture:
     return build
 
 
-@models.register("iot-mlp")
 def iot_mlp(hidden: int = 128) -> Architecture:
     """KD-PDFL's IoT network, batch normalisation on the input: 39,769 parameters for 296-128-9."""
     at_least_one("iot-mlp", "hidden", hidden)

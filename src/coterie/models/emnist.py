@@ -11,10 +11,9 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.catalogue import Architecture, Shape, image_size, models
+from coterie.models.catalogue import Architecture, Shape, image_size
 
 
-@models.register("emnist-cnn")
 def emnist_cnn() -> Architecture:
     """KD-PDFL's EMNIST network, plain form (A): 970,847 parameters for 1x28x28 and 47 classes."""
 
@@ -39,7 +38,6 @@ def emnist_cnn() -> Architecture:
     return build
 
 
-@models.register("emnist-cnn-bn")
 def emnist_cnn_bn() -> Architecture:
     """KD-PDFL's EMNIST network with batch norm (B): 970,847 parameters for 1x28x28 and 47 classes."""
 

@@ -9,10 +9,9 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.catalogue import Architecture, Shape, image_size, models, wrong_input
+from coterie.models.catalogue import Architecture, Shape, image_size, wrong_input
 
 
-@models.register("ppdl-cnn")
 def ppdl_cnn() -> Architecture:
     """PPDL's networks: 73,418 parameters on CIFAR-10 (3x32x32), 56,714 on Fashion-MNIST (1x28x28)."""
 
@@ -65,7 +64,6 @@ def _fashion_cnn(n_classes: int) -> nn.Module:
     )
 
 
-@models.register("lenet")
 def lenet() -> Architecture:
     """LeNet of the DAC repository: 62,006 parameters for 3x32x32 and 10 classes."""
 

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.errors import ConfigError
-from coterie.models.catalogue import Architecture, Shape, image_size, models
+from coterie.models.catalogue import Architecture, Shape, image_size
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # (channels, stride of the first of two blocks)
 
 
-@models.register("resnet18-gn")
 def resnet18_gn(groups: int = 32) -> Architecture:
     """DFedPGP's ResNet-18 with group norm: 11,173,962 parameters for 10 classes, 11,220,132 for 100."""
     if groups < 1 or 64 % groups:

@@ -19,16 +19,16 @@ from torch import Tensor
 
 from coterie.errors import PeerError, RefusedError, RunFolderError
 from coterie.learning import LearningNode
-from coterie.peer.doubts import Doubts
-from coterie.peer.journal import Journal, ParcelId
-from coterie.peer.mailbox import FreeMailbox, Mailbox
-from coterie.peer.membership import Acquaintance, Membership, stop
-from coterie.peer.messages import Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
-from coterie.peer.metrics import Metrics
-from coterie.peer.posting import Post
-from coterie.peer.sealing import Sealing, Sign, Verify
-from coterie.peer.signals import Signal
-from coterie.peer.transport import Body, Transport
+from coterie.peer.exchange.doubts import Doubts
+from coterie.peer.exchange.journal import Journal, ParcelId
+from coterie.peer.exchange.mailbox import FreeMailbox, Mailbox
+from coterie.peer.exchange.membership import Acquaintance, Membership, stop
+from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.post import Post
+from coterie.peer.exchange.sealing import Sealing, Sign, Verify
+from coterie.peer.network.messages import Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
+from coterie.peer.network.signals import Signal
+from coterie.peer.network.transport import Body, Transport
 from coterie.protocol import Algorithm, Exchange, Inbox, Params
 from coterie.protocol.state import keep_offline
 from coterie.topology import Topology

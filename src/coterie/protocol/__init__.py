@@ -4,7 +4,7 @@ from coterie.protocol.algorithm import Algorithm, Facts, ModelAlgorithm, ModelSt
 from coterie.protocol.averaging import average
 from coterie.protocol.exchange import Exchange, Links
 from coterie.protocol.hub import everyone, from_hub, sample_clients, to_hub
-from coterie.protocol.inbox import Inbox, Parcel, SealedInbox
+from coterie.protocol.inbox import Bundle, Inbox, SealedInbox
 from coterie.protocol.node import Batch, Loss, Node, Prepare, Samples, Scores
 from coterie.protocol.pull import pull
 from coterie.protocol.trees import Params, Tree
@@ -12,6 +12,7 @@ from coterie.protocol.trees import Params, Tree
 __all__ = [
     "Algorithm",
     "Batch",
+    "Bundle",
     "Exchange",
     "Facts",
     "Inbox",
@@ -21,7 +22,6 @@ __all__ = [
     "ModelState",
     "Node",
     "Params",
-    "Parcel",
     "Point",
     "Prepare",
     "Presets",

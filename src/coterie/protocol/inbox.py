@@ -30,7 +30,7 @@ def one_after_another(work: Callable[[Any], object], things: Sequence[Any]) -> N
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Bundle:
     """Messages whose payloads are rows of one stacked tree."""
 
     payload: Tree  # (source rows, ...)
@@ -50,7 +50,7 @@ class Inbox:
 
     def __init__(
         self,
-        parcels: Sequence[Parcel],
+        parcels: Sequence[Bundle],
         n_rows: int,
         came_back: Callable[[], Tree] | None = None,
         spread: Spread = one_after_another,
@@ -230,7 +230,7 @@ class WeightedSum:
 
     @classmethod
     def of(
-        cls, parcel: Parcel, weights: Tensor | None, n_rows: int, spread: Spread = one_after_another
+        cls, parcel: Bundle, weights: Tensor | None, n_rows: int, spread: Spread = one_after_another
     ) -> WeightedSum:
         return cls.over(parcel.source, parcel.rows, n_rows, weights, spread)
 

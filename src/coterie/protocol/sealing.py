@@ -17,9 +17,14 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from coterie.protocol.fixed_point import FixedPoint, check_members, magnitude_exponent, magnitude_exponents
-from coterie.protocol.inbox import Parcel, SealedInbox, WeightedSum
-from coterie.protocol.secure_sum import Form, agreed_encoding, majority, secure_sum_locally
+from coterie.protocol.inbox import Bundle, SealedInbox, WeightedSum
+from coterie.protocol.secure_sum.collector import Form, agreed_encoding, majority, secure_sum_locally
+from coterie.protocol.secure_sum.fixed_point import (
+    FixedPoint,
+    check_members,
+    magnitude_exponent,
+    magnitude_exponents,
+)
 from coterie.protocol.trees import (
     Tree,
     flatten_row,
@@ -31,7 +36,7 @@ from coterie.protocol.trees import (
     unflatten,
 )
 
-Sealing: TypeAlias = Literal["plain", "quantised", "masked", "one-time"]
+SealingKind: TypeAlias = Literal["plain", "quantised", "masked", "one-time"]
 
 
 class QuantisedInbox(SealedInbox):
@@ -39,11 +44,11 @@ class QuantisedInbox(SealedInbox):
 
     def __init__(
         self,
-        parcels: Sequence[Parcel],
+        parcels: Sequence[Bundle],
         n_rows: int,
         came_back: Callable[[], Tree] | None = None,
         *,
-        missing: Sequence[Parcel] = (),
+        missing: Sequence[Bundle] = (),
     ) -> None:
         """missing: messages that were sent and did not arrive; they count as members that dropped out."""
         super().__init__(parcels, n_rows, came_back)
@@ -166,14 +171,14 @@ class OneTimeInbox(MaskedInbox):
     form = "one-time"
 
 
-SEALED_INBOXES: dict[Sealing, type[QuantisedInbox]] = {
+SEALED_INBOXES: dict[SealingKind, type[QuantisedInbox]] = {
     "quantised": QuantisedInbox,
     "masked": MaskedInbox,
     "one-time": OneTimeInbox,
 }
 
 
-def _messages_to(row: int, parcels: Sequence[Parcel]) -> Iterator[tuple[Tree, int]]:
+def _messages_to(row: int, parcels: Sequence[Bundle]) -> Iterator[tuple[Tree, int]]:
     for parcel in parcels:
         for source in parcel.source[parcel.rows == row].tolist():
             yield parcel.payload, source

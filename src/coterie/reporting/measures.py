@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells import FACTS, is_finished
-from coterie.experiments.paper_schema import NUMBERS, check_metric
+from coterie.experiments.cells.cells import FACTS, is_finished
+from coterie.experiments.cells.paper_schema import NUMBERS, check_metric
 
 Array = NDArray[np.float64]
 _NEEDED = {  # entries of the JSON files, columns of the CSV files

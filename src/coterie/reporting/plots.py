@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from coterie.experiments.running import Run
+from coterie.experiments.runs.running import Run
 from coterie.protocol import Point
 from coterie.reporting.drawing import COLOURS, GREY, colour_of, line_style, new_figure, plain, save
 from coterie.reporting.tables import label_of as label_of_result

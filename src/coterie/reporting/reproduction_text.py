@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from coterie.experiments.paper_schema import ACCURACIES, NUMBERS, Column, Row
+from coterie.experiments.cells.paper_schema import ACCURACIES, NUMBERS, Column, Row
 from coterie.reporting.intervals import Interval
 from coterie.reporting.measures import is_percentage
 from coterie.reporting.reproduction import Reproduction, orders, printed_number, verdicts

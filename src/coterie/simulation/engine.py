@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from coterie.algorithms.parts.push_sum import check_total
 from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
 from coterie.learning.divergence import diverged
-from coterie.learning.push_sum import check_total
 from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
-from coterie.protocol.sealing import Sealing
+from coterie.protocol.sealing import SealingKind
 from coterie.protocol.state import keep_offline
 from coterie.simulation.architectures import Architecture, PeerModels, cut
 from coterie.simulation.router import Router, Traffic
@@ -105,7 +105,7 @@ class Simulation:
     rounds: int
     own_module: Callable[[int], nn.Module] | None = None
     local_buffers: bool = False
-    sealing: Sealing = "plain"
+    sealing: SealingKind = "plain"
     shards: Sequence[Tensor] | None = None
     others: Sequence[Architecture] = ()
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
-from coterie.protocol import Exchange, Inbox, Parcel, SealedInbox, Tree
+from coterie.protocol import Bundle, Exchange, Inbox, SealedInbox, Tree
 from coterie.protocol.inbox import Spread, one_after_another
-from coterie.protocol.sealing import SEALED_INBOXES, Sealing
+from coterie.protocol.sealing import SEALED_INBOXES, SealingKind
 from coterie.protocol.trees import map_tree, per_row, row_bytes, without
 from coterie.topology import Topology
 
@@ -40,7 +40,7 @@ class Router:
         topology: Topology,
         blocks: Sequence[Tensor],
         withheld: frozenset[str],
-        sealing: Sealing = "plain",
+        sealing: SealingKind = "plain",
         spread: Spread = one_after_another,
     ) -> None:
         self._topology = topology
@@ -103,9 +103,9 @@ class Router:
         here = self._block_of[graph.senders] == block
         return graph.senders[here], graph.receivers[here]
 
-    def _parcels(self, payloads: Sequence[Tree], senders: Tensor, receivers: Tensor) -> list[list[Parcel]]:
+    def _parcels(self, payloads: Sequence[Tree], senders: Tensor, receivers: Tensor) -> list[list[Bundle]]:
         """For each receiving block, one parcel per sending block."""
-        result: list[list[Parcel]] = []
+        result: list[list[Bundle]] = []
         for target in range(len(self._blocks)):
             parcels = []
             for origin, payload in enumerate(payloads):
@@ -113,7 +113,7 @@ class Router:
                 if len(self._blocks) > 1:
                     between = (self._block_of[senders] == origin) & (self._block_of[receivers] == target)
                     s, r = senders[between], receivers[between]
-                parcels.append(Parcel(payload, self._row_of[s], self._row_of[r], s))
+                parcels.append(Bundle(payload, self._row_of[s], self._row_of[r], s))
             result.append(parcels)
         return result
 

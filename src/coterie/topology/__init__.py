@@ -4,8 +4,7 @@ Everything follows from (seed, round) alone, so simulated and real peers agree o
 a coordinator.
 """
 
-from coterie.topology import directed, given, lattices, random_graphs  # noqa: F401  (fill the catalogue)
-from coterie.topology.catalogue import Spec, topologies
+from coterie.topology.catalogue import GraphKind
 from coterie.topology.faults import Churn, Loss
 from coterie.topology.graph import Graph
 from coterie.topology.making import make
@@ -15,14 +14,13 @@ from coterie.topology.schedule import Topology
 __all__ = [
     "Churn",
     "Graph",
+    "GraphKind",
     "Loss",
-    "Spec",
     "Topology",
     "make",
     "matrix",
     "metropolis",
     "mixing_schemes",
     "push_sum",
-    "topologies",
     "uniform",
 ]

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from coterie.errors import TopologyError
-from coterie.registry import Registry
 
-Links = tuple[Tensor, Tensor]  # senders (links,), receivers (links,)
+LinkEnds = tuple[Tensor, Tensor]  # senders (links,), receivers (links,)
 
 MOST_LINKS = 50_000_000
 """Two int64 ids per link and the sorting of them: beyond this a round's graph takes gigabytes."""
 
 
-class Spec(ABC):
+class GraphKind(ABC):
     """What was asked for, before the number of peers and the seed are known. Entries are frozen."""
 
     def has_hub(self) -> bool:
@@ -39,14 +38,11 @@ class Spec(ABC):
         """TopologyError if no such graph exists. Needs no PyTorch, so that a mistake is found at once."""
 
     @abstractmethod
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         """The links of one phase, in any order, of a graph that exists."""
 
 
-topologies: Registry[Spec] = Registry("topology")
-
-
-def both_ways(a: Tensor, b: Tensor) -> Links:
+def both_ways(a: Tensor, b: Tensor) -> LinkEnds:
     """The two links of each undirected edge."""
     return torch.cat((a, b)), torch.cat((b, a))
 

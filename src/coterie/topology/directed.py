@@ -9,12 +9,11 @@ from torch import Tensor
 
 from coterie.errors import TopologyError
 from coterie.randomness import stream
-from coterie.topology.catalogue import Links, Spec, check_size, topologies
+from coterie.topology.catalogue import GraphKind, LinkEnds, check_size
 
 
-@topologies.register("directed")
 @dataclass(frozen=True)
-class Directed(Spec):
+class Directed(GraphKind):
     """Each round every peer draws k out-neighbours, uniformly and without replacement.
 
     A peer's draw depends on (seed, round, peer) only. The reference code of this family seeds by
@@ -37,16 +36,15 @@ class Directed(Spec):
             )
         check_size(f"directed({self.k}) with {peers} peers", peers * self.k)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         here = torch.arange(peers)
         others = stream(seed, "directed", phase, here).sample(self.k, peers - 1)  # (peers, k)
         others = others + (others >= here[:, None])  # number the others without oneself
         return here.repeat_interleave(self.k), others.flatten()
 
 
-@topologies.register("exponential")
 @dataclass(frozen=True)
-class Exponential(Spec):
+class Exponential(GraphKind):
     """SGP's graph: peer i sends to i + 1, i + 2, i + 4, ...; `exponential(one)`: to one of them per round.
 
     In- and out-degrees are equal, so push-sum weights stay 1.
@@ -69,7 +67,7 @@ class Exponential(Spec):
                 f"exponential({self.form}) does not exist; use exponential or exponential(one)"
             )
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         hops = _powers(peers)
         if self.form == "one":
             hops = hops[phase : phase + 1]

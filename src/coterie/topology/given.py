@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from coterie.errors import TopologyError
-from coterie.topology.catalogue import Links, Spec, both_ways, topologies
+from coterie.topology.catalogue import GraphKind, LinkEnds, both_ways
 
 
-@topologies.register("edges")
 @dataclass(frozen=True)
-class Edges(Spec):
+class Edges(GraphKind):
     """A text or CSV file with `sender receiver` or `a,b` per line; undirected unless directed=true.
 
     Empty lines, comments after # and one header line are skipped. Peers that do not occur are isolated.
@@ -34,14 +33,14 @@ class Edges(Spec):
     def check(self, peers: int) -> None:
         _read(self.file, peers)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         pairs = torch.tensor(_read(self.file, peers), dtype=torch.long).reshape(-1, 2)
         senders, receivers = pairs.unbind(dim=1)
         return (senders, receivers) if self.directed else both_ways(senders, receivers)
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Spec):
+class Given(GraphKind):
     """Links that were passed in from Python."""
 
     senders: Tensor
@@ -51,11 +50,11 @@ class Given(Spec):
     def is_directed(self) -> bool:
         return self.one_way
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         return self.senders, self.receivers
 
 
-def given(topology: Any, peers: int) -> Spec:
+def given(topology: Any, peers: int) -> GraphKind:
     """The spec for whatever kind of graph was passed in from Python."""
     if isinstance(topology, networkx.Graph):
         return _from_networkx(topology, peers)
@@ -99,7 +98,7 @@ def _from_adjacency(array: Any, peers: int) -> Given:
     return Given(senders, receivers, one_way=not torch.equal(linked, linked.T))
 
 
-def _columns(pairs: Iterable[Any]) -> Links:
+def _columns(pairs: Iterable[Any]) -> LinkEnds:
     listed = [tuple(pair) if isinstance(pair, tuple | list) else pair for pair in pairs]
     for pair in listed:
         whole = isinstance(pair, tuple) and len(pair) == 2

@@ -8,47 +8,43 @@ from dataclasses import dataclass
 import torch
 
 from coterie.errors import TopologyError
-from coterie.topology.catalogue import Links, Spec, both_ways, check_size, topologies
+from coterie.topology.catalogue import GraphKind, LinkEnds, both_ways, check_size
 
 
-@topologies.register("ring")
 @dataclass(frozen=True)
-class Ring(Spec):
+class Ring(GraphKind):
     """Each peer has its two neighbours on a circle."""
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         here = torch.arange(peers)
         return both_ways(here, (here + 1) % peers)
 
 
-@topologies.register("full")
 @dataclass(frozen=True)
-class Full(Spec):
+class Full(GraphKind):
     """Everyone is everyone's neighbour."""
 
     def check(self, peers: int) -> None:
         check_size(f"full with {peers} peers", peers * (peers - 1))
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         pair = torch.arange(peers * peers)
         return pair % peers, pair // peers
 
 
-@topologies.register("star")
 @dataclass(frozen=True)
-class Star(Spec):
+class Star(GraphKind):
     """A hub without data, one more node than there are peers, exchanges with every peer."""
 
     def has_hub(self) -> bool:
         return True
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         return both_ways(torch.arange(peers), torch.full((peers,), peers))
 
 
-@topologies.register("grid")
 @dataclass(frozen=True)
-class Grid(Spec):
+class Grid(GraphKind):
     """Rows and columns without wrap-around; as near to a square as the number of peers allows."""
 
     rows: int = 0
@@ -57,7 +53,7 @@ class Grid(Spec):
     def check(self, peers: int) -> None:
         _rows_and_cols("grid", self.rows, self.cols, peers)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         rows, cols = _rows_and_cols("grid", self.rows, self.cols, peers)
         place = torch.arange(peers).view(rows, cols)
         right = place[:, :-1].flatten(), place[:, 1:].flatten()
@@ -65,9 +61,8 @@ class Grid(Spec):
         return both_ways(torch.cat((right[0], down[0])), torch.cat((right[1], down[1])))
 
 
-@topologies.register("torus")
 @dataclass(frozen=True)
-class Torus(Spec):
+class Torus(GraphKind):
     """A grid whose opposite borders touch, so that everyone has four neighbours."""
 
     rows: int = 0
@@ -76,7 +71,7 @@ class Torus(Spec):
     def check(self, peers: int) -> None:
         _rows_and_cols("torus", self.rows, self.cols, peers)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         rows, cols = _rows_and_cols("torus", self.rows, self.cols, peers)
         place = torch.arange(peers).view(rows, cols)
         right, down = place.roll(-1, dims=1).flatten(), place.roll(-1, dims=0).flatten()

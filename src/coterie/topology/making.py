@@ -9,13 +9,14 @@ import networkx
 import numpy as np
 from torch import Tensor
 
-from coterie.topology.catalogue import Spec, topologies
+from coterie.catalogue import topologies
+from coterie.topology.catalogue import GraphKind
 from coterie.topology.given import given
 from coterie.topology.schedule import Scheduled, Topology
 
 
 def make(
-    topology: str | Spec | networkx.Graph | Iterable[Any] | np.ndarray | Tensor, *, peers: int, seed: int
+    topology: str | GraphKind | networkx.Graph | Iterable[Any] | np.ndarray | Tensor, *, peers: int, seed: int
 ) -> Topology:
     """The topology that a name, spec, networkx graph, list of pairs or adjacency array describes.
 
@@ -24,9 +25,9 @@ def make(
     once, so that an impossible request fails here and not in the middle of a run.
     """
     if isinstance(topology, str):
-        spec: Spec = topologies.build(topology)
+        spec: GraphKind = topologies.build(topology)
     else:
-        spec = topology if isinstance(topology, Spec) else given(topology, peers)
+        spec = topology if isinstance(topology, GraphKind) else given(topology, peers)
     made = Scheduled(spec, peers, seed)
     made.graph(0)
     return made

@@ -11,11 +11,11 @@ import torch
 
 from coterie.errors import TopologyError
 from coterie.randomness import digest, numpy_generator
-from coterie.topology.catalogue import Links, Spec, both_ways, check_probability, check_size, topologies
+from coterie.topology.catalogue import GraphKind, LinkEnds, both_ways, check_probability, check_size
 from coterie.topology.sampling import Ids, random_pairs, random_regular
 
 
-class _Redrawn(Spec):
+class _Redrawn(GraphKind):
     """A random graph that is drawn once (every=0), or anew every so many rounds."""
 
     every: int
@@ -31,7 +31,6 @@ class _Redrawn(Spec):
         return round // self.every if self.varies() else 0
 
 
-@topologies.register("random-regular")
 @dataclass(frozen=True)
 class RandomRegular(_Redrawn):
     """Every peer has exactly k random neighbours; redrawn every so many rounds (0: never)."""
@@ -51,11 +50,10 @@ class RandomRegular(_Redrawn):
             )
         check_size(asked, peers * self.k)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         return _links(random_regular(peers, self.k, numpy_generator(seed, "random-regular", phase)))
 
 
-@topologies.register("erdos-renyi")
 @dataclass(frozen=True)
 class ErdosRenyi(_Redrawn):
     """Every pair is linked with probability p; redrawn every so many rounds (0: never)."""
@@ -69,13 +67,12 @@ class ErdosRenyi(_Redrawn):
         check_probability(asked, "p", self.p)
         check_size(asked, self.p * peers * (peers - 1))
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         return _links(random_pairs(peers, self.p, numpy_generator(seed, "erdos-renyi", phase)))
 
 
-@topologies.register("small-world")
 @dataclass(frozen=True)
-class SmallWorld(Spec):
+class SmallWorld(GraphKind):
     """Watts-Strogatz: a ring of k nearest neighbours whose links are rewired with probability p."""
 
     k: int
@@ -91,15 +88,14 @@ class SmallWorld(Spec):
             )
         check_size(asked, peers * self.k)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         graph = networkx.watts_strogatz_graph(peers, self.k, self.p, seed=digest(seed, "small-world"))
         edges = np.array(list(graph.edges()), dtype=np.int64).reshape(-1, 2)
         return _links((edges[:, 0], edges[:, 1]))
 
 
-@topologies.register("fading")
 @dataclass(frozen=True)
-class Fading(Spec):
+class Fading(GraphKind):
     """KD-PDFL's radio: Rayleigh-fading links, redrawn each round, k reachable peers on average.
 
     A link is up when its gain |h|^2 ~ Exp(1), the same both ways, reaches a threshold; so links are up
@@ -123,7 +119,7 @@ class Fading(Spec):
             )
         check_size(f"fading({self.k:g}) with {peers} peers", self.k * peers)
 
-    def links(self, peers: int, seed: int, phase: int) -> Links:
+    def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         up = math.exp(-self.threshold(peers))
         return _links(random_pairs(peers, up, numpy_generator(seed, "fading", phase)))
 
@@ -135,6 +131,6 @@ def _check_degree(asked: str, k: int, peers: int) -> None:
         raise TopologyError(f"{asked} does not exist: {peers} peers allow {can}{more}")
 
 
-def _links(edges: tuple[Ids, Ids]) -> Links:
+def _links(edges: tuple[Ids, Ids]) -> LinkEnds:
     a, b = edges
     return both_ways(torch.from_numpy(a), torch.from_numpy(b))

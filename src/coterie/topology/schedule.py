@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import TopologyError
-from coterie.topology.catalogue import Spec
+from coterie.topology.catalogue import GraphKind
 from coterie.topology.graph import Graph
 
 _GRAPHS_KEPT = 4
@@ -38,7 +38,7 @@ class Topology(ABC):
 class Scheduled(Topology):
     """The graphs of a spec for a given number of peers and seed; the latest few are kept."""
 
-    def __init__(self, spec: Spec, peers: int, seed: int) -> None:
+    def __init__(self, spec: GraphKind, peers: int, seed: int) -> None:
         if peers < 1:
             raise TopologyError(f"a topology needs at least 1 peer, not {peers}")
         spec.check(peers)

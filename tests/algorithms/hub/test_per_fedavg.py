@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.errors import ConfigError
 from coterie.learning.batches import draw_batches
 from coterie.randomness import stream

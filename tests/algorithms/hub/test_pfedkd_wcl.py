@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.errors import ConfigError
 from coterie.simulation import Simulation
 from coterie.topology import Topology

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.algorithms import algorithms
+from coterie.catalogue import algorithms
 from coterie.errors import ConfigError
 
 Check = Callable[..., None]

@@ -15,8 +15,8 @@ import pytest
 from peers_in_memory import VARIANTS
 from real_peers import PATIENCE, Swarm, experiment, same_as_simulated
 
-from coterie.algorithms import algorithms
-from coterie.experiments.joining import Joining
+from coterie.catalogue import algorithms
+from coterie.experiments.real_peers.joining import Joining
 
 # A busy machine must not look like an absent peer.
 PACE = {"heartbeat": 1.0, "suspect_after": 60.0, "deadline": 120.0}

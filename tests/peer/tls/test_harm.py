@@ -12,9 +12,9 @@ import pytest
 from tls_peers import CALM, LARGE, Net, Raw, eventually, prefix
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.frames import AT_ONCE
-from coterie.peer.messages import Parcel
-from coterie.peer.wire import encode_head
+from coterie.peer.network.frames import AT_ONCE
+from coterie.peer.network.messages import Parcel
+from coterie.peer.network.wire import encode_head
 
 
 @pytest.mark.parametrize(

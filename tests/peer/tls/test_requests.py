@@ -13,9 +13,9 @@ import pytest
 from tls_peers import CALM, LARGE, MEMBERS, Net
 
 from coterie.errors import PeerError, RefusedError, UnreachableError
-from coterie.peer.frames import AT_ONCE
-from coterie.peer.messages import Parcel, Receipt
-from coterie.peer.tls import Limits
+from coterie.peer.network.frames import AT_ONCE
+from coterie.peer.network.messages import Parcel, Receipt
+from coterie.peer.network.tls import Limits
 
 
 @pytest.mark.parametrize("size", [0, 1, AT_ONCE, AT_ONCE + 1, LARGE])

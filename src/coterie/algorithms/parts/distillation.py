@@ -1,0 +1,79 @@
+"""Losses for learning from teachers' outputs on one's own samples: (rows, batch, classes) logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from coterie.algorithms.parts.partial import completed
+from coterie.protocol.inbox import Inbox
+from coterie.protocol.node import Node, Samples
+from coterie.protocol.trees import Params, Tree, per_row, some_rows
+
+
+def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """(rows, batch) KL(p_teacher || p_student) of each sample, both softened by the temperature.
+
+    Without the customary factor temperature^2, which the caller applies where its paper does.
+    """
+    return kl_from(softened(teacher_logits, temperature), softened(student_logits, temperature))
+
+
+def softened(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-probabilities at a temperature."""
+    return (logits if temperature == 1.0 else logits / temperature).log_softmax(-1)
+
+
+def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(p_teacher || p_student) over the last dimension, from log-probabilities."""
+    return torch.nn.functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
+
+
+def of_samples(table: Tensor, samples: Samples) -> Tensor:
+    """(rows, batch, ...) entries of a (rows, n, ...) table for the samples of mini-batches."""
+    place = samples.index + samples.rows[:, None] * table.shape[1]
+    return some_rows(table.flatten(0, 1), place.flatten()).view(*place.shape, *table.shape[2:])
+
+
+def class_weights(samples: Samples) -> Tensor:
+    """(rows, batch) weight of each sample by the rarity of its class in the row's own batch.
+
+    1 / count of the class, rescaled to mean 1 over the classes that are present; 0 for padding.
+    """
+    y, present = samples.y, even_weights(samples)
+    counts = present.new_zeros(len(y), int(y.max()) + 1).scatter_add_(1, y, present)
+    own = counts.gather(1, y).clamp(min=1)  # of each sample's class
+    inverse = present / own
+    # Over samples, 1 / count adds up to the number of classes and 1 / count^2 to the sum over classes.
+    return inverse * (inverse.sum(1, keepdim=True) / (inverse / own).sum(1, keepdim=True))
+
+
+def even_weights(samples: Samples) -> Tensor:
+    """(rows, batch) 1 for samples, 0 for padding."""
+    if samples.present is not None:
+        return samples.present
+    return torch.ones(samples.y.shape, device=samples.y.device)
+
+
+def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: str | None = None) -> Tensor:
+    """(messages, n, classes) logits of received models on the samples of the rows that received them.
+
+    What was not sent is taken from the row's own model. layer: its outputs (messages, n, features) instead.
+    """
+    return node.predict(completed(peers, mine, rows, node, layer), rows=rows, layer=layer)
+
+
+def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:
+    """(rows, n, classes) mean of one's own and the received models' logits on each row's training samples."""
+    own = node.predict(mine)
+
+    def teach(peers: Tree, rows: Tensor) -> Tensor:
+        logits = outputs_of(peers, mine, rows, node)
+        return pad(logits, (0, 0, 0, own.shape[1] - logits.shape[1]))
+
+    received = inbox.mean_of(teach)
+    if received is None:
+        return own
+    count = per_row(inbox.count, own).to(own)
+    return (own + count * received) / (count + 1)

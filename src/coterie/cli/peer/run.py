@@ -1,0 +1,171 @@
+"""`coterie peer run`: learn with the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.interruption import end_with_stdin, ended_like_interrupted, leave
+from coterie.cli.peer.cards import Folder
+from coterie.cli.peer.display import Display, accuracies
+from coterie.cli.problems import RunFailedError, note
+from coterie.cli.running.run import Json
+from coterie.errors import ConfigError, RunFolderError
+
+if TYPE_CHECKING:
+    from coterie.experiments.real_peers.joining import Joining
+    from coterie.experiments.setup.schema import Experiment
+    from coterie.peer.trust.settings import PeerSettings
+
+_REFRESH = 0.5  # seconds between two looks at the neighbours
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings.")]
+WhileStdin = Annotated[bool, typer.Option("--while-stdin", help="End when stdin is closed.", hidden=True)]
+
+
+def run(
+    folder: Folder = Path(), json: Json = False, quiet: Quiet = False, while_stdin: WhileStdin = False
+) -> None:
+    """Join the others, learn with them, and keep what was learned in the folder."""
+    if while_stdin:
+        end_with_stdin()
+    with ended_like_interrupted():
+        settings, _ = check(folder)
+        from coterie.peer.files import held
+
+        with held(folder / "state", settings.name):
+            try:
+                _run(folder, json, quiet)
+            except KeyboardInterrupt:  # before there was a loop that stops in good order
+                raise KeyboardInterrupt(_go_on(folder)) from None
+
+
+def check(folder: Path) -> tuple[PeerSettings, Experiment]:
+    """What can be wrong with the peer's files, as far as that shows without PyTorch."""
+    from coterie.peer.trust.cards import card_of
+    from coterie.peer.trust.identity import Identity
+    from coterie.peer.trust.roster import Roster
+    from coterie.peer.trust.settings import load_settings
+
+    settings = load_settings(folder)
+    card_of(Identity.load(folder), settings)  # the names must agree
+    if (folder / "roster.toml").exists():
+        Roster.load(folder)
+    experiment, nodes = checked_experiment(settings)
+    if settings.number >= nodes:
+        raise ConfigError(
+            f"number {settings.number} is not in this experiment: its nodes are 0 to {nodes - 1}"
+        )
+    return settings, experiment
+
+
+def checked_experiment(settings: PeerSettings) -> tuple[Experiment, int]:
+    """The experiment that the settings name, and how many nodes it has."""
+    from coterie.cli import early
+    from coterie.cli.blueprints import catalogues
+    from coterie.experiments.setup.checking import load_toml, with_absolute_paths
+
+    path = Path(settings.experiment)
+    experiment = early.check(with_absolute_paths(load_toml(path), path.parent))
+    hub = catalogues().algorithms[experiment.algorithm].facts.hub  # type: ignore[attr-defined]
+    return experiment, experiment.peers + int(hub)
+
+
+def _run(folder: Path, json: bool, quiet: bool) -> None:
+    import asyncio
+
+    import torch
+
+    from coterie.experiments.real_peers.joining import join
+    from coterie.peer.process import RoundReport
+    from coterie.peer.watch.standing import standing_of
+
+    torch.set_num_threads(1)
+    display = Display(quiet)
+
+    def observe(report: RoundReport) -> None:
+        display.round(report.round, standing_of(joining.peer), report.seconds)
+
+    joining = join(folder, observe)
+    done, rounds = joining.peer.journal.round, joining.peer.rounds
+    if done >= rounds:
+        note(f"{joining.peer.name} has finished its {rounds} rounds already", quiet)
+    elif done:
+        note(f"{joining.peer.name} goes on after round {done} of {rounds}", quiet)
+    try:
+        asyncio.run(_learn(joining, display))
+    except RunFolderError as error:  # it was fine at the start: no mistake of the user's
+        raise RunFailedError(f"{error}; {_go_on(folder)}") from None
+    _report(joining, json, quiet)
+
+
+async def _learn(joining: Joining, display: Display) -> None:
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+    learning = asyncio.ensure_future(joining.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, learning.cancel)
+    with display:
+        refreshing = asyncio.ensure_future(_refresh(joining, display))
+        try:
+            await asyncio.wait({learning})
+        finally:
+            refreshing.cancel()
+            await asyncio.gather(refreshing, return_exceptions=True)
+    if learning.cancelled():
+        leave(_go_on(joining.folder))
+    learning.result()
+
+
+def _go_on(folder: Path) -> str:
+    return f"go on with: coterie peer run --dir {folder}"
+
+
+async def _refresh(joining: Joining, display: Display) -> None:
+    import asyncio
+
+    from coterie.peer.watch.standing import standing_of
+
+    while True:
+        display.show(standing_of(joining.peer))
+        await asyncio.sleep(_REFRESH)
+
+
+def _report(joining: Joining, json: bool, quiet: bool) -> None:
+    """The result on stdout."""
+    result = _result(joining)
+    if json:
+        from coterie.cli.running.playing import print_json
+
+        print_json(result)
+    elif not quiet:
+        from coterie.reporting.tables import in_bytes
+
+        traffic = f"received {in_bytes(result['bytes_in'])}, sent {in_bytes(result['bytes_out'])}"
+        refused = sum(result["refused"].values())
+        shown = accuracies(result["accuracy"])
+        typer.echo(
+            f"{result['name']}: {result['rounds']} rounds, {shown}, {traffic}, refused {refused}, "
+            f"{result['seconds']:.1f} s"
+        )
+
+
+def _result(joining: Joining) -> dict[str, Any]:
+    """Accuracies of the last measured round; traffic of this process, rounds of all."""
+    from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
+
+    peer, lines = joining.peer, Records(joining.folder / RECORDS_FILE).read()
+    return {
+        "name": peer.name,
+        "number": peer.number,
+        "rounds": peer.journal.round,
+        "accuracy": last_accuracy(lines),
+        "bytes_in": sum(peer.metrics.bytes_in.values()),
+        "bytes_out": sum(peer.metrics.bytes_out.values()),
+        "refused": dict(peer.metrics.refused),
+        "seconds": round(sum(line["seconds"] for line in lines), 3),
+    }

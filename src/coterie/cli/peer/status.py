@@ -1,0 +1,72 @@
+"""`coterie peer status`: how a peer of this machine stands, whether it runs or not. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from coterie.cli.peer.cards import Folder
+from coterie.cli.peer.display import accuracies, headline, neighbours
+from coterie.cli.peer.run import checked_experiment
+from coterie.cli.running.run import Json
+from coterie.errors import UnreachableError
+
+
+def status(folder: Folder = Path(), json: Json = False) -> None:
+    """Ask the running peer how it stands; if none runs, show what it has on disk."""
+    from coterie.peer.files import is_held
+    from coterie.peer.trust.settings import load_settings
+    from coterie.peer.watch.monitoring import ask_standing
+
+    load_settings(folder)  # refuses a folder that is not a peer's
+    running, standing, problem = is_held(folder / "state"), None, ""
+    if running:
+        try:
+            standing = ask_standing(folder / "state")
+        except UnreachableError as error:
+            problem = str(error)
+    if standing is None:
+        _show_stored(folder, running, problem, json)
+    elif json:
+        typer.echo(_text({"running": True, **standing.model_dump()}))
+    else:
+        from coterie.reporting.tables import show
+
+        typer.echo(headline(standing))
+        show(neighbours(standing))
+
+
+def _show_stored(folder: Path, running: bool, problem: str, json: bool) -> None:
+    stored = _stored(folder)
+    if json:
+        typer.echo(_text({"running": running, **stored}))
+        return
+    state = f"runs, but does not say how it stands ({problem})" if running else "does not run"
+    typer.echo(f"{stored['name']} {state}; on disk:")
+    finished = f"{stored['round']} of {stored['rounds']} rounds are finished"
+    typer.echo(f"  {finished}, {accuracies(stored['accuracy'])}")
+
+
+def _stored(folder: Path) -> dict[str, Any]:
+    """What checkpoint and records say."""
+    from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
+    from coterie.peer.exchange.committed import committed_rounds
+    from coterie.peer.trust.settings import load_settings
+
+    settings = load_settings(folder)
+    experiment, _ = checked_experiment(settings)
+    return {
+        "name": settings.name,
+        "number": settings.number,
+        "round": committed_rounds(folder / "state" / "checkpoint.safetensors"),
+        "rounds": experiment.rounds,
+        "accuracy": last_accuracy(Records(folder / RECORDS_FILE).read()),
+    }
+
+
+def _text(value: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(value, indent=2, allow_nan=False)

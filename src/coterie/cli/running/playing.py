@@ -1,0 +1,77 @@
+"""What `run`, `compare` and `demo` share once the experiment is known. Imports PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from coterie.catalogue import algorithms
+from coterie.cli.options import Output
+from coterie.cli.problems import running
+from coterie.cli.running.progress import Progress
+from coterie.errors import RunFolderError
+from coterie.experiments.cells.cells import require_same
+from coterie.experiments.runs.folder import RunFolder
+from coterie.experiments.runs.running import Run, resume, run
+from coterie.experiments.setup.schema import Experiment
+
+
+def play(experiment: Experiment, folder: Path, progress: Progress, *, command: str, label: str = "") -> Run:
+    """Run an experiment in a new folder, or continue the run that the folder holds, if it is of this one."""
+    require_same(experiment, folder)
+    point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
+    watcher = progress.watch(label or experiment.algorithm, experiment.rounds, point)
+    with running(folder, command):
+        if (folder / "config.toml").exists():
+            return resume(folder, observer=watcher)
+        return run(experiment, run_dir=folder, observer=watcher)
+
+
+def experiment_in(folder: Path) -> Experiment:
+    """The experiment of a run folder that can be continued."""
+    stored = RunFolder(folder)
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder} does not exist; there is no run to resume")
+    experiment = stored.experiment()
+    stored.executor()  # fails here, before the run, if it cannot be read
+    return experiment
+
+
+def draw(runs: Sequence[Run], folder: Path, labels: Sequence[str] | None = None) -> list[Path]:
+    """The plots of one run, or of several beside each other."""
+    from coterie.reporting import plots
+
+    names = list(labels or (plots.label_of(one) for one in runs))
+    paths = [
+        plots.learning_curves(runs, names, folder / "learning_curves.png"),
+        plots.per_peer_accuracy(runs, names, folder / "per_peer_accuracy.png"),
+        plots.who_learned_from_whom(runs, names, folder / "who_learned_from_whom.png"),
+    ]
+    return [path for path in paths if path is not None]
+
+
+def print_json(value: Any) -> None:
+    """One strict JSON document on stdout."""
+    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def print_paths(plots: Sequence[Path], folder: Path, output: Output) -> None:
+    """Where to look; on stderr when stdout is for JSON."""
+    if not output.quiet:
+        for path in plots:
+            typer.echo(f"plot: {path}", err=output.json)
+        typer.echo(f"records: {folder}", err=output.json)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,75 @@
+"""`coterie run`: one experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.options import Asked, Output, experiment_options
+from coterie.cli.running import folders
+from coterie.cli.running.progress import Progress
+from coterie.errors import RunFolderError
+
+RunDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--run-dir",
+        help="New folder for records, plots and checkpoints.",
+        metavar="DIR",
+        show_default="runs/<date-time>-...",
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume", help="Continue what was interrupted in this folder.", metavar="DIR", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")]
+
+
+@experiment_options()
+def run(
+    asked: Asked,
+    *,
+    run_dir: RunDir = None,
+    resume: Resume = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_plots: NoPlots = False,
+) -> None:
+    """Run one experiment and show what the peers learned."""
+    if resume is not None:
+        asked.refuse_with("--resume", *(["--run-dir"] if run_dir else []))
+        if not resume.is_dir():
+            raise RunFolderError(f"{resume} does not exist; there is no run to resume")
+        folder = resume
+    else:
+        from coterie.cli import early
+
+        planned = early.check_to_run(asked.table())
+        name = (planned.algorithm, planned.data, f"s{planned.seed}")
+        folder = run_dir or folders.new_folder(*name)
+        folders.refuse_existing(folder, "run")
+    _run(asked, folder, resume is not None, Output(json, quiet, not no_plots))
+
+
+def _run(asked: Asked, folder: Path, resumed: bool, output: Output) -> None:
+    from coterie.cli.running import playing
+    from coterie.experiments.setup.config import resolve
+    from coterie.reporting import tables
+
+    experiment = playing.experiment_in(folder) if resumed else resolve(asked.table())
+    with Progress(output.quiet) as progress:
+        done = playing.play(experiment, folder, progress, command=f"coterie run --resume {folder}")
+    result = done.result()
+    if output.json:
+        playing.print_json(result)
+    else:
+        tables.show(tables.summary([result]))
+    plots = playing.draw([done], folder) if output.plots else []
+    playing.print_paths(plots, folder, output)

@@ -1,0 +1,187 @@
+"""`coterie swarm`: real peers as processes of this machine, to see them learn from each other."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from coterie.cli.interruption import ended_like_interrupted, undisturbed
+from coterie.cli.options import Asked, experiment_options
+from coterie.cli.problems import RunFailedError, note
+from coterie.cli.running.run import Json, Quiet
+from coterie.errors import ConfigError, RunFolderError
+
+if TYPE_CHECKING:
+    from coterie.cli.swarm.display import SwarmDisplay
+    from coterie.cli.swarm.processes import Process
+    from coterie.experiments.setup.schema import Experiment
+
+DEFAULTS = {"algorithm": "d-psgd", "peers": 5, "rounds": 10}
+_LOOK = 0.3  # seconds between two looks at the peers
+
+Peers = Annotated[int | None, typer.Option(help="Number of peers.", show_default=str(DEFAULTS["peers"]))]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=str(DEFAULTS["rounds"]))]
+Mode = Annotated[
+    Literal["synchronous", "free"], typer.Option(help="Rounds in step, or each peer at its own pace.")
+]
+Dir = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", help="A new folder for the peers; it is kept.", metavar="DIR", show_default="a temporary one"
+    ),
+]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")]
+
+
+@experiment_options(without=("peers", "rounds", "executor", "workers"))
+def swarm(
+    asked: Asked,
+    *,
+    peers: Peers = None,
+    rounds: Rounds = None,
+    mode: Mode = "synchronous",
+    folder: Dir = None,
+    keep: Keep = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Start real peers on this machine, each a process with its own key, and show how they learn.
+
+    Default: 5 peers with handwritten digits average their models over 10 rounds; offline.
+    """
+    given = {"peers": peers, "rounds": rounds}
+    flags = {**asked.flags, **{name: value for name, value in given.items() if value is not None}}
+    table = {**DEFAULTS, **Asked(flags, asked.config, asked.sets).table()}
+    experiment, names = _check(table, mode)
+    with ended_like_interrupted(), _folder(folder, keep, quiet) as home:
+        result = _play(home, table, experiment, names, mode, quiet)
+    if json:
+        from coterie.cli.running.playing import print_json
+
+        print_json(result)
+    else:
+        from coterie.cli.swarm.display import summary
+        from coterie.reporting.tables import show
+
+        show(summary(result))
+    failed = [one["name"] for one in result["peers"] if one["failed"]]
+    if failed:
+        raise RunFailedError(f"{len(failed)} of {len(names)} peers failed: {', '.join(failed)}")
+
+
+def _check(table: Mapping[str, Any], mode: str) -> tuple[Experiment, list[str]]:
+    """The experiment and the peers' names; mistakes are found here, before any process starts."""
+    from coterie.cli import early
+    from coterie.cli.blueprints import catalogues
+
+    experiment = early.check(table)
+    facts = catalogues().algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
+    if experiment.models:
+        raise ConfigError("real peers have one architecture so far: leave out `models`")
+    if mode == "free" and not facts.free_running:
+        raise ConfigError(f"algorithm {experiment.algorithm!r} needs rounds in step; leave out --mode free")
+    if experiment.peers + facts.hub < 2:
+        raise ConfigError("a swarm needs at least 2 peers")
+    return experiment, [f"peer-{number}" for number in range(experiment.peers)] + ["hub"] * facts.hub
+
+
+@contextmanager
+def _folder(wanted: Path | None, keep: bool, quiet: bool) -> Iterator[Path]:
+    """Where the peers live: a new folder, or a temporary one that is removed whatever happens."""
+    if wanted is not None:
+        if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+            raise RunFolderError(f"{wanted} exists already and is not empty; choose another folder")
+        wanted.mkdir(parents=True, exist_ok=True)
+    home = wanted or Path(tempfile.mkdtemp(prefix="coterie-swarm-"))
+    try:
+        yield home
+    finally:
+        if wanted is None and not keep:
+            with undisturbed():
+                shutil.rmtree(home, ignore_errors=True)
+        else:
+            note(f"peers: {home}", quiet)
+
+
+def _play(
+    home: Path, table: Mapping[str, Any], experiment: Experiment, names: list[str], mode: str, quiet: bool
+) -> dict[str, Any]:
+    from coterie.cli.swarm.display import SwarmDisplay
+    from coterie.cli.swarm.folders import make_folders
+    from coterie.cli.swarm.processes import Process, end_all
+
+    started = time.monotonic()
+    folders = make_folders(home, table, names, mode)
+    processes: list[Process] = []
+    try:
+        for folder in folders:
+            processes.append(Process(folder))
+        with SwarmDisplay(quiet) as display:
+            _watch(processes, display)
+        results = [_of_peer(one) for one in processes]
+    finally:
+        with undisturbed():
+            end_all(processes)
+    return _result(experiment, mode, results, time.monotonic() - started)
+
+
+def _watch(processes: list[Process], display: SwarmDisplay) -> None:
+    """Until all have ended, in whatever way."""
+    told: set[str] = set()
+    while any(one.code is None for one in processes):
+        for one in processes:
+            one.look()
+        display.show(processes)
+        _tell_of_dead(processes, display, told)
+        time.sleep(_LOOK)
+    display.show(processes)
+    _tell_of_dead(processes, display, told)
+
+
+def _tell_of_dead(processes: list[Process], display: SwarmDisplay, told: set[str]) -> None:
+    for one in processes:
+        if one.died and one.name not in told:
+            told.add(one.name)
+            display.say(f"{one.name} died (exit code {one.code}); its last words:")
+            for line in one.last_lines():
+                display.say(f"  {line}")
+
+
+def _of_peer(process: Process) -> dict[str, Any]:
+    found = process.result()
+    if found is None or process.died:
+        return {"name": process.name, "failed": True, "exit_code": process.code}
+    return {**found, "failed": False, "exit_code": process.code}
+
+
+def _result(experiment: Experiment, mode: str, peers: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    whole = [one for one in peers if not one["failed"]]
+    return {
+        "algorithm": experiment.algorithm,
+        "data": experiment.data,
+        "rounds": experiment.rounds,
+        "mode": mode,
+        "accuracy": _means([one["accuracy"] for one in whole]),
+        "bytes_in": sum(one["bytes_in"] for one in whole),
+        "bytes_out": sum(one["bytes_out"] for one in whole),
+        "seconds": round(seconds, 1),
+        "peers": peers,
+    }
+
+
+def _means(accuracies: list[Mapping[str, float | None]]) -> dict[str, float]:
+    """By point, over those who have test data."""
+    values: dict[str, list[float]] = {}
+    for accuracy in accuracies:
+        for point, value in accuracy.items():
+            if value is not None:
+                values.setdefault(point, []).append(value)
+    return {point: statistics.fmean(found) for point, found in values.items()}

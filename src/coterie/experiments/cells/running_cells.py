@@ -1,0 +1,195 @@
+"""Runs many cells: one after the other in this process, or beside each other in several.
+
+Each process runs one cell at a time in one thread. A cell that fails, or whose process dies, is reported as
+broken and the others go on. Whatever is finished stays finished when all is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from coterie.errors import CoterieError
+from coterie.experiments.cells.cells import Cell, is_finished, note_breakage, play, require_same
+from coterie.experiments.setup.schema import Experiment
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a cell."""
+
+    kind: Literal["kept", "started", "round", "finished", "broken"]
+    cell: Cell
+    rounds: int = 0  # how many are done
+    message: str = ""
+
+
+Notify = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """For those who do not want to know."""
+
+
+class CellRunner:
+    """Runs cells in `jobs` processes, which are kept from one call of `run` to the next."""
+
+    def __init__(self, where: Path, jobs: int = 1) -> None:
+        self.where, self.jobs = where, jobs
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> CellRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.stop()
+        self._workers.clear()
+
+    def run(self, cells: Iterable[Cell], notify: Notify = ignore) -> dict[str, str]:
+        """Run those that are not finished; the messages of those that broke, by the names of the cells."""
+        distinct = list({cell.name: cell for cell in cells}.values())
+        todo = []
+        for cell in distinct:
+            if _is_kept(cell, self.where / cell.name):
+                notify(Event("kept", cell, cell.experiment.rounds))
+            else:
+                todo.append(cell)
+        if min(self.jobs, len(todo)) <= 1 and not self._workers:
+            return self._here(todo, notify)
+        return self._beside_each_other(todo, notify)
+
+    def _here(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
+        broken = {}
+        for cell in todo:
+            notify(Event("started", cell))
+
+            def watch(record: Any, history: Any, cell: Cell = cell) -> None:
+                notify(Event("round", cell, record.round + 1))
+
+            message = play(cell, self.where, watch)
+            _tell_end(cell, message, notify)
+            if message is not None:
+                broken[cell.name] = message
+        return broken
+
+    def _beside_each_other(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
+        waiting, broken = deque(todo), {}
+        while waiting or any(worker.cell for worker in self._workers):
+            self._hand_out(waiting, notify)
+            busy = {worker.connection: worker for worker in self._workers if worker.cell}
+            for connection in multiprocessing.connection.wait(list(busy)):
+                worker = busy[connection]  # type: ignore[index]
+                cell = worker.cell
+                assert cell is not None
+                kind, value = worker.receive()
+                if kind == "round":
+                    notify(Event("round", cell, value))
+                    continue
+                worker.cell = None
+                if kind == "died":
+                    self._workers.remove(worker)
+                    note_breakage(self.where / cell.name, value)
+                if value is not None:
+                    broken[cell.name] = value
+                _tell_end(cell, value, notify)
+        return broken
+
+    def _hand_out(self, waiting: deque[Cell], notify: Notify) -> None:
+        while len(self._workers) < self.jobs and len(self._workers) < len(waiting):
+            self._workers.append(_Worker(self.where))
+        for worker in self._workers:
+            if worker.cell is None and waiting:
+                cell = waiting.popleft()
+                worker.give(cell)
+                notify(Event("started", cell))
+
+
+def _is_kept(cell: Cell, folder: Path) -> bool:
+    """Finished, and the right experiment; if it is the wrong one, the attempt to run it will say so."""
+    if not is_finished(folder):
+        return False
+    try:
+        require_same(cell.experiment, folder)
+    except CoterieError:
+        return False
+    return True
+
+
+def _tell_end(cell: Cell, message: str | None, notify: Notify) -> None:
+    if message is None:
+        notify(Event("finished", cell, cell.experiment.rounds))
+    else:
+        notify(Event("broken", cell, message=message))
+
+
+class _Worker:
+    """A process and the line to it."""
+
+    def __init__(self, where: Path) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads half-way
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=_work, args=(other, str(where)), daemon=True)
+        self.process.start()
+        other.close()
+        self.cell: Cell | None = None
+
+    def give(self, cell: Cell) -> None:
+        self.cell = cell
+        with contextlib.suppress(OSError):  # it died meanwhile: `receive` will say so
+            self.connection.send((cell.experiment.model_dump(mode="json"), dict(cell.labels)))
+
+    def receive(self) -> tuple[str, Any]:
+        try:
+            answer: tuple[str, Any] = self.connection.recv()
+            return answer
+        except (EOFError, OSError):
+            self.process.join()
+            code = self.process.exitcode
+            return "died", f"its process died with exit code {code}, perhaps for lack of memory"
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.terminate()
+        self.process.join()
+
+
+def _work(connection: Any, where: str) -> None:
+    """What a worker process does: cells, one after the other, until nobody sends any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            table, labels = connection.recv()
+        except (EOFError, OSError):
+            return
+        cell = Cell(Experiment.model_validate(table), labels)
+
+        def watch(record: Any, history: Any) -> None:
+            _tell(connection, "round", record.round + 1)
+
+        try:
+            message = play(cell, Path(where), watch)
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+        _tell(connection, "done", message)
+
+
+def _tell(connection: Any, kind: str, value: Any) -> None:
+    try:
+        connection.send((kind, value))
+    except OSError:  # who asked for the cell was killed: it is interrupted, not broken
+        sys.exit()

@@ -1,0 +1,129 @@
+"""A sweep: every combination of values of some config keys, with several seeds. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.errors import ConfigError
+from coterie.experiments.cells.cells import Cell
+from coterie.experiments.setup.checking import override
+from coterie.registry import nearest
+
+_COMMAS_OUTSIDE_BRACKETS = re.compile(r",(?![^(\[]*[)\]])")
+_SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key of the config and the values that it takes, as the user wrote them."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+def parse_axis(text: str) -> Axis:
+    """`training.lr=0.01,0.1`, or `algorithm=local,random-gossip(3)`."""
+    key, equals, values = text.partition("=")
+    parts = tuple(part.strip() for part in _COMMAS_OUTSIDE_BRACKETS.split(values) if part.strip())
+    if not equals or not key.strip() or not parts:
+        raise ConfigError(f"--over {text!r} is not of the form key=value,value")
+    for one, other in itertools.combinations(parts, 2):
+        if one == other or _same(parse_value(one), parse_value(other)):
+            raise ConfigError(f"--over {text!r}: {one} and {other} are the same value")
+    if key.strip() == "seed":
+        raise ConfigError("--over seed=...: say how many seeds with --seeds, counted up from --seed")
+    return Axis(key.strip(), parts)
+
+
+def parse_value(text: str) -> Any:
+    """The value that an experiment gets: TOML, or else a number such as .5, or else a string."""
+    table: dict[str, Any] = {}
+    override(table, f"value={text}")
+    try:
+        return float(table["value"]) if isinstance(table["value"], str) else table["value"]
+    except ValueError:
+        return table["value"]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """1 and 1.0 are the same value, 1 and true are not."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+MakeTable = Callable[[str | None], dict[str, Any]]
+
+
+def combinations(
+    axes: Sequence[Axis], seeds: int, make_table: MakeTable
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(labels, table of an experiment) of every combination; `make_table(algorithm)` gives what is common."""
+    keys = [axis.key for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise ConfigError(f"--over {next(key for key in keys if keys.count(key) > 1)} is given twice")
+    planned = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        labels: dict[str, Any] = dict(zip(keys, values, strict=True))
+        table = copy.deepcopy(make_table(labels.get("algorithm")))
+        for key, value in labels.items():
+            if key != "algorithm":
+                override(table, f"{key}={value}")
+        first = int(table.get("seed", 0))
+        planned += [({**labels, "seed": n}, {**table, "seed": n}) for n in range(first, first + seeds)]
+    return planned
+
+
+def require_distinct(cells: Sequence[Cell]) -> None:
+    """Refuse values that do not make another cell: all their rows would show one and the same run."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        first = found.setdefault(cell.name, cell)
+        for key, value in cell.labels.items():
+            if first.labels[key] != value:
+                raise ConfigError(
+                    f"--over {key}: {first.labels[key]} and {value} would share one run, since this key is "
+                    "not among those that decide the results"
+                )
+
+
+def compared_key(cells: Sequence[Cell], first: str, second: str) -> str:
+    """The label that takes both values; refuses values that change the data, for then there are no pairs."""
+    if first == second:
+        raise ConfigError(f"--compare {first} {second}: the same value twice differs by nothing")
+    values: dict[str, set[str]] = {}
+    for cell in cells:
+        for key, value in cell.labels.items():
+            if key != "seed":
+                values.setdefault(key, set()).add(str(value))
+    known = sorted({value for some in values.values() for value in some})
+    for name in (first, second):
+        if name not in known:
+            raise ConfigError(
+                f"--compare {name}: the sweep has no such value; {nearest(name, known or ['-'])}"
+            )
+    keys = [key for key, some in values.items() if {first, second} <= some]
+    if not keys:
+        raise ConfigError(f"--compare {first} {second}: these are values of two different keys")
+    if len(keys) > 1:
+        raise ConfigError(
+            f"--compare {first} {second}: {' and '.join(keys)} both take these values; sweep over one of them"
+        )
+    _require_same_data(cells, keys[0], first, second)
+    return keys[0]
+
+
+def _require_same_data(cells: Sequence[Cell], key: str, first: str, second: str) -> None:
+    found: dict[Any, dict[str, Any]] = {}
+    for cell in cells:
+        others = tuple((k, v) for k, v in cell.labels.items() if k != key)
+        data = cell.experiment.model_dump(include=_SAME_DATA)
+        found.setdefault(others, {})[str(cell.labels[key])] = data
+    for by_value in found.values():
+        if by_value.get(first) != by_value.get(second):
+            raise ConfigError(
+                f"--compare {first} {second}: they are run on different data, so nothing can be paired"
+            )

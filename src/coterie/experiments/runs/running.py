@@ -1,0 +1,281 @@
+"""Runs an experiment from start, or from its last checkpoint, to end."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import ConfigError, DamagedRunError
+from coterie.experiments.runs.folder import RunFolder
+from coterie.experiments.runs.history import History, distribution
+from coterie.experiments.setup.prepare import Objects, Prepared, prepare
+from coterie.experiments.setup.schema import Experiment
+from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
+from coterie.protocol import Params, Point
+from coterie.simulation import (
+    Architecture,
+    PeerModels,
+    RoundRecord,
+    Simulation,
+    Totals,
+    fastest_executor,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+_MOST_PEERS_IN_GRAPH = 5000  # a dense graph of more would fill the memory
+
+
+@dataclass
+class Run:
+    """A finished run: accuracies over time, the models, who learned from whom."""
+
+    experiment: Experiment
+    history: History
+    totals: Totals
+    point: Point  # where the algorithm's paper measures
+    executor: str
+    trained: list[PeerModels] = field(repr=False)  # the personal models, stacked for each architecture
+    clusters: Tensor | None = None
+    run_dir: Path | None = None
+
+    @property
+    def peers(self) -> int:
+        return self.experiment.peers
+
+    @property
+    def personal_accuracy(self) -> Tensor:
+        """(peers,) in the last round, at the algorithm's own point."""
+        return self.accuracy_over_time()[-1]
+
+    def accuracy_over_time(self, point: Point | None = None) -> Tensor:
+        """(measured rounds, peers); the rounds are `history.rounds`."""
+        return self.history.accuracy(point or self.point)
+
+    @property
+    def params(self) -> Params:
+        """The personal models, stacked over peers; only where all have the same architecture."""
+        return self._everyone.params
+
+    @property
+    def module(self) -> nn.Module:
+        """The architecture, with its initial weights; only where all peers have the same."""
+        return self._everyone.module
+
+    @property
+    def _everyone(self) -> PeerModels:
+        if len(self.trained) > 1:
+            raise ConfigError("peers have different models in this run; use run.model(peer) or run.trained")
+        return self.trained[0]
+
+    def model(self, peer: int) -> dict[str, Tensor]:
+        """One peer's personal model as a state dict that loads into its module."""
+        if not 0 <= peer < self.peers:
+            raise ConfigError(f"there is no peer {peer}; they have the numbers 0 to {self.peers - 1}")
+        alike = next(models for models in self.trained if bool((models.peers == peer).any()))
+        row = int((alike.peers == peer).nonzero())
+        module = copy.deepcopy(alike.module)
+        for name, value in [*module.named_parameters(), *module.named_buffers()]:
+            if name in alike.params:
+                value.data = alike.params[name][row].clone()
+        return dict(module.state_dict())
+
+    @property
+    def models(self) -> list[dict[str, Tensor]]:
+        """Every peer's personal model, as `model`."""
+        return [self.model(peer) for peer in range(self.peers)]
+
+    @property
+    def graph(self) -> Tensor:
+        """(peers, peers): how many models (or shares) each row's peer received from each column's."""
+        nodes = len(self.totals.bytes_sent)
+        dense = torch.zeros(nodes, nodes, dtype=torch.long)
+        dense[self.totals.links // nodes, self.totals.links % nodes] = self.totals.link_messages
+        return dense[: self.peers, : self.peers]
+
+    @property
+    def shares(self) -> Tensor:
+        """(peers, peers) how much each row's peer learned from each column's; rows sum to 1, or to 0.
+
+        The collaboration weights that the algorithm learned, or else the models that arrived.
+        """
+        learned = self.history.collaboration
+        counts = self.graph.double() if learned is None else learned.double()
+        return counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
+
+    @property
+    def own_cluster_share(self) -> float | None:
+        """What share of it came from the peer's own true cluster, over all who learned from anyone."""
+        if self.clusters is None:
+            return None
+        inside = (self.shares * (self.clusters[:, None] == self.clusters)).sum(1)
+        learners = self.shares.sum(1) > 0
+        return float(inside[learners].mean()) if bool(learners.any()) else None
+
+    def result(self) -> dict[str, Any]:
+        """The run as plain data: what `--json` prints."""
+        e, sent = self.experiment, self.totals.bytes_sent[: self.peers].double()
+        return {
+            "algorithm": e.algorithm,
+            "settings": dict(e.settings),
+            "data": e.data,
+            "model": e.model,
+            "models": dict(e.models),
+            "partition": e.partition,
+            "topology": e.topology,
+            "peers": e.peers,
+            "rounds": len(self.history.seconds),
+            "seed": e.seed,
+            "point": self.point,
+            "personal_accuracy": distribution(self.history.last("accuracy", self.point)),
+            "personal_accuracy_after_local": distribution(self.history.last("accuracy", "after_local")),
+            "personal_accuracy_after_mixing": distribution(self.history.last("accuracy", "after_mixing")),
+            "global_accuracy": distribution(self.history.last("global_accuracy", self.point)),
+            "bytes_sent_per_peer": float(sent.mean()),
+            "bytes_sent_busiest": float(self.totals.bytes_sent.max()),
+            "own_cluster_share": self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
+            "executor": self.executor,
+            "seconds": sum(self.history.seconds),
+            "seconds_per_round": sum(self.history.seconds) / max(1, len(self.history.seconds)),
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+        }
+
+
+Observer = Callable[[RoundRecord, History], None]
+
+
+def run(
+    experiment: Experiment,
+    *,
+    objects: Objects | None = None,
+    run_dir: Path | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
+    return _Runner(prepare(experiment, objects), observer).start(run_dir)
+
+
+def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
+    """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
+    folder = RunFolder(run_dir)
+    experiment = folder.experiment()
+    with folder.claim():
+        return _Runner(prepare(experiment, objects), observer).go_on(folder)
+
+
+@dataclass
+class _Runner:
+    prepared: Prepared
+    observer: Observer | None
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.prepared.experiment
+
+    def start(self, run_dir: Path | None) -> Run:
+        with self._workers() as workers, pinned_threads(1):
+            name = self._executor_name(workers)
+            if run_dir is None:
+                return self._play(self._simulation(name, workers), History(), None)
+            with RunFolder.create(run_dir, self.experiment, name) as folder:
+                try:
+                    return self._play(self._simulation(name, workers), History(), folder)
+                except ConfigError:  # some mistakes show only when training starts
+                    folder.withdraw()
+                    raise
+
+    def go_on(self, folder: RunFolder) -> Run:
+        with self._workers() as workers, pinned_threads(1):
+            name = cast(ExecutorName, folder.executor())
+            simulation = self._simulation(name, workers)
+            if folder.checkpoint.exists():
+                notes = load_checkpoint(folder.checkpoint, simulation)
+                if notes["executor"] != name:
+                    raise DamagedRunError(
+                        f"{folder.path}: the checkpoint was made by executor {notes['executor']!r}"
+                    )
+            return self._play(
+                simulation, folder.cut(simulation.round, self.prepared.federation.peers), folder
+            )
+
+    def _workers(self) -> Workers:
+        keep_freed_memory()
+        return Workers(self.experiment.execution.workers)
+
+    def _executor_name(self, workers: Workers) -> ExecutorName:
+        asked = self.experiment.execution.executor
+        if asked != "auto":
+            return asked
+        p, networks = self.prepared, [other.module for other in self.prepared.others.values()]
+        fastest = {
+            fastest_executor(network, p.federation, self.experiment.training, workers)
+            for network in (p.module, *networks)
+        }
+        return fastest.pop() if len(fastest) == 1 else "looped"  # which can run all of them
+
+    def _simulation(self, executor: ExecutorName, workers: Workers) -> Simulation:
+        e, p = self.experiment, self.prepared
+        return Simulation(
+            algorithm=p.algorithm,
+            federation=p.federation,
+            module=p.module,
+            topology=p.topology,
+            training=e.training,
+            executor=Executor(executor, p.module, workers),
+            seed=e.seed,
+            rounds=e.rounds,
+            own_module=p.own_module,
+            local_buffers=e.batchnorm == "local",
+            sealing=e.execution.sealing,
+            others=[
+                Architecture(torch.tensor(other.peers), Executor(executor, other.module, workers))
+                for other in p.others.values()
+            ],
+        )
+
+    def _play(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
+        e = self.experiment
+        saved = time.monotonic()
+        while simulation.round < e.rounds:
+            record = simulation.step(
+                evaluate=e.evaluates(simulation.round),
+                evaluate_global=e.evaluates_globally(simulation.round),
+            )
+            history.add(record)
+            if folder is not None:
+                folder.append(record)
+                if simulation.round == e.rounds or time.monotonic() - saved >= e.execution.checkpoint_seconds:
+                    self._save(simulation, folder)
+                    saved = time.monotonic()
+            if self.observer is not None:
+                self.observer(record, history)
+        return self._finished(simulation, history, folder)
+
+    def _save(self, simulation: Simulation, folder: RunFolder) -> None:
+        folder.flush()  # the records must not be behind the checkpoint
+        save_checkpoint(folder.checkpoint, simulation, {"executor": simulation.executor.name})
+
+    def _finished(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
+        finished = Run(
+            experiment=self.experiment,
+            history=history,
+            totals=simulation.totals,
+            point=self.prepared.algorithm.facts.measured,
+            executor=simulation.executor.name,
+            trained=[
+                replace(models, params={name: value.cpu() for name, value in models.params.items()})
+                for models in simulation.models()
+            ],
+            clusters=self.prepared.federation.clusters,
+            run_dir=None if folder is None else folder.path,
+        )
+        if folder is not None:
+            folder.finish(finished.result())
+        return finished

@@ -1,0 +1,276 @@
+"""From an experiment's text, or from a user's own objects, to data, model, topology and algorithm."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie.data import Federation, Partition, Source, from_peers, load, split
+from coterie.errors import ConfigError, DataError
+from coterie.experiments.setup.architectures import check_layer, check_networks
+from coterie.experiments.setup.config import build_algorithm, is_file_reference
+from coterie.experiments.setup.peer_lists import dealt_out
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
+from coterie.learning import check_module
+from coterie.models import build
+from coterie.protocol import Algorithm
+from coterie.randomness import digest
+from coterie.registry import parse_call
+from coterie.topology import Churn, Loss, Topology, make
+from coterie.user_code import load_module
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What a user passed as Python objects instead of names; None: use the experiment's text."""
+
+    algorithm: Algorithm[Any] | None = None
+    data: Any = None  # Federation, Source, or one data set per peer
+    dealt: Federation | None = None  # what `deal` gave for this experiment before
+    model: nn.Module | Callable[..., nn.Module] | None = None
+    partition: Partition | None = None
+    topology: Any = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a simulation needs."""
+
+    experiment: Experiment  # with the partition `own` if the data belonged to peers before
+    algorithm: Algorithm[Any]
+    federation: Federation
+    module: nn.Module
+    topology: Topology
+    own_module: Callable[[int], nn.Module] | None  # set when every node has its own initial weights
+    others: dict[str, Others]  # peers with another network than `module`, by its name
+
+
+@dataclass(frozen=True)
+class Others:
+    """Peers with another network."""
+
+    peers: list[int]
+    module: nn.Module
+
+
+def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
+    """Load and build; everything that can be wrong with an experiment is found here."""
+    objects = objects or Objects()
+    algorithm = objects.algorithm or build_algorithm(experiment)
+    topology = _topology(experiment, objects)
+    _check_topology(experiment, algorithm, topology)
+    federation, experiment = deal(experiment, objects)
+    if algorithm.facts.clusters and federation.clusters is None:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} must be told the true clusters, and partition "
+            f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
+        )
+    module = _module(experiment, objects, federation, experiment.seed)
+    others = {
+        name: Others(peers, _module(experiment, objects, federation, experiment.seed, name))
+        for name, peers in dealt_out(experiment.models, experiment.peers).items()
+    }
+    _check_networks(experiment, algorithm, federation, module, others)
+    device = _device(experiment.execution.device)
+    federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
+    own = None
+    if experiment.init == "independent":
+        named = {peer: name for name, other in others.items() for peer in other.peers}
+
+        def own(node: int) -> nn.Module:
+            seed = digest(experiment.seed, "own-init", node)
+            return _module(experiment, objects, federation, seed, named.get(node))
+
+    return Prepared(experiment, algorithm, federation, module, topology, own, others)
+
+
+def _check_networks(
+    experiment: Experiment,
+    algorithm: Algorithm[Any],
+    federation: Federation,
+    module: nn.Module,
+    others: dict[str, Others],
+) -> None:
+    """Refuse networks that cannot be right, alone or together."""
+    networks = {name: other.module for name, other in others.items()}
+    if sum(len(other.peers) for other in others.values()) < experiment.peers:
+        networks = {experiment.model: module, **networks}
+    for network in networks.values():
+        check_module(network)
+    layer: str | None = algorithm.settings().get("layer")
+    if layer is not None:
+        check_layer(networks, layer, federation.shape)
+    check_networks(networks, layer, federation.shape, experiment.batchnorm)
+
+
+def _topology(experiment: Experiment, objects: Objects) -> Topology:
+    given = experiment.topology if objects.topology is None else objects.topology
+    topology = (
+        given if isinstance(given, Topology) else make(given, peers=experiment.peers, seed=experiment.seed)
+    )
+    peers = topology.nodes - (topology.hub is not None)
+    if peers != experiment.peers:
+        raise ConfigError(f"the given topology is for {peers} peers, the experiment for {experiment.peers}")
+    if experiment.faults.churn:
+        topology = Churn(topology, experiment.faults.churn, experiment.seed)
+    if experiment.faults.loss:
+        topology = Loss(topology, experiment.faults.loss, experiment.seed)
+    return topology
+
+
+def _check_topology(experiment: Experiment, algorithm: Algorithm[Any], topology: Topology) -> None:
+    if algorithm.facts.hub and topology.hub is None:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} goes through a hub and needs topology 'star', "
+            f"not {experiment.topology!r}"
+        )
+    needs_symmetric = algorithm.facts.symmetric_only or algorithm.settings().get("mixing") == "metropolis"
+    if needs_symmetric and topology.directed:
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} as set needs links that go both ways, and topology "
+            f"{experiment.topology!r} is directed; use one such as ring or random-regular(4)"
+        )
+
+
+def deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
+    """Everyone's data; and the experiment, whose partition is `own` if they belonged to peers before."""
+    federation = objects.dealt
+    if federation is None:
+        federation, experiment = _deal(experiment, objects)
+    if federation.peers != experiment.peers:
+        raise DataError(
+            f"the data has {federation.peers} peers but the experiment {experiment.peers}; "
+            f"set peers = {federation.peers}"
+        )
+    _refuse_nan(federation)
+    return federation, experiment
+
+
+def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
+    data = objects.data
+    if data is None and is_file_reference(experiment.data):
+        data = _call_user_data(experiment.data, experiment.peers, experiment.seed)
+    if data is None:
+        data = load(
+            experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
+        )
+    if isinstance(data, Source):
+        return _split(data, experiment, objects.partition), experiment
+    _refuse_to_split(data, experiment, objects.partition)
+    if not isinstance(data, Federation):
+        data = from_peers(data, validation=experiment.splitting.validation, seed=experiment.seed)
+    return data, experiment.model_copy(update={"partition": OWN_OBJECT})
+
+
+def _split(source: Source, experiment: Experiment, partition: Partition | None) -> Federation:
+    if partition is not None and not hasattr(partition, "assign"):
+        raise ConfigError(
+            f"a partition is a name such as iid or dirichlet(0.3), or an object with an `assign` method, "
+            f"not {partition!r}"
+        )
+    return split(
+        source,
+        partition or experiment.partition,
+        peers=experiment.peers,
+        seed=experiment.seed,
+        validation=experiment.splitting.validation,
+        samples_per_peer=experiment.splitting.samples_per_peer,
+        test_samples_per_peer=experiment.splitting.test_samples_per_peer,
+        common_test_samples=experiment.evaluation.global_samples,
+    )
+
+
+def _refuse_to_split(data: Any, experiment: Experiment, partition: Partition | None) -> None:
+    """Refuse what says how samples are dealt out where the data already say whose they are."""
+    harmless = {"natural", OWN_OBJECT}
+    if is_file_reference(experiment.data):
+        harmless.add("iid")  # filled in before anyone knew what the user's function returns
+    splitting = experiment.splitting
+    held = splitting.validation > 0.0 and isinstance(data, Federation)  # of a list they are set aside here
+    given = {
+        "partition": partition is not None or parse_call(experiment.partition)[0] not in harmless,
+        "splitting.samples_per_peer": splitting.samples_per_peer is not None,
+        "splitting.test_samples_per_peer": splitting.test_samples_per_peer is not None,
+        "splitting.validation": held,
+    }
+    refused = [name for name, is_set in given.items() if is_set]
+    if refused:
+        raise ConfigError(
+            f"the data already belong to peers: leave out {', '.join(refused)}; from_arrays(...) makes data "
+            "to be split among peers, and from_peers(..., validation=...) sets validation samples aside"
+        )
+
+
+def _refuse_nan(data: Federation) -> None:
+    """NaN or infinite inputs would only show as a loss that is no number."""
+    if all(math.isfinite(value) for value in data.x.aminmax()):
+        return
+    bad = ~data.x.flatten(1).isfinite().all(dim=1)
+    owners = [part.owner[bad[part.index]] for part in (data.train, data.validation, data.test)]
+    peers = torch.cat(owners).unique().tolist()
+    whose = f", first those of peer {peers[0]}" if peers else ""
+    raise DataError(f"{int(bad.sum())} samples have NaN or infinite values{whose}; clean or drop them")
+
+
+def _call_user_data(reference: str, peers: int, seed: int) -> Any:
+    """The user's `load(peers, seed)`: a Source, a Federation, or one data set per peer."""
+    file, _, name = reference.rpartition(":")
+    function = getattr(load_module(Path(file)), name, None)
+    if not callable(function):
+        raise ConfigError(f"data {reference!r}: {file} defines no function {name}")
+    try:
+        data = function(peers, seed)
+    except (Exception, SystemExit) as error:
+        raise DataError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
+    if not isinstance(data, (Source, Federation, Sequence)):
+        raise DataError(
+            f"{name} in {file} returned {type(data).__name__}; return coterie.from_arrays(...) for data to "
+            "be partitioned, or a list with one data set per peer"
+        )
+    return data
+
+
+def _module(
+    experiment: Experiment, objects: Objects, federation: Federation, seed: int, other: str | None = None
+) -> nn.Module:
+    """The network of the experiment, or that of the name `other` in its `models`."""
+    model: Any = other
+    if other is None:
+        model = experiment.model if objects.model is None else objects.model
+    if isinstance(model, nn.Module):
+        if experiment.init == "independent":
+            raise ConfigError(
+                "init 'independent' needs a model class or name, not a module that already has weights"
+            )
+        model = _as_factory(model)
+    return build(model, federation.shape, federation.n_classes, seed=seed)
+
+
+def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:
+    """A user's module as something that can be built, so that it takes the same checks."""
+
+    def given() -> nn.Module:
+        return module
+
+    given.__name__ = type(module).__name__
+    return given
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()  # `meta` has shapes only, and no numbers
+    except (RuntimeError, AssertionError, ImportError) as error:
+        first_sentence = str(error).partition("\n")[0].partition(". ")[0]  # of up to a thousand characters
+        raise ConfigError(f"execution.device {name!r} cannot be used: {first_sentence}") from None
+    return device
+
+
+__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "deal", "prepare"]

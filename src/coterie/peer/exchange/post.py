@@ -1,0 +1,328 @@
+"""Carries out the exchanges of a round over a network, for the one row that a peer hosts.
+
+An exchange ends when every expected sender has been heard, or can no longer be heard from, and what this
+peer sends is settled; or when the deadline passes. Whoever is missing is not in the inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coterie.errors import RefusedError, UnreachableError
+from coterie.peer.exchange.doubts import Doubts
+from coterie.peer.exchange.journal import Journal, ParcelId
+from coterie.peer.exchange.mailbox import Delivered, Mailbox, Wanted
+from coterie.peer.exchange.membership import Membership, Position
+from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.sealing import Sealing, SummedInbox
+from coterie.peer.network.messages import Parcel, Receipt
+from coterie.peer.network.signals import Signal
+from coterie.peer.network.transport import Transport
+from coterie.peer.network.wire import encode_tree, spec_of
+from coterie.protocol import Bundle, Exchange, Inbox, Tree
+from coterie.protocol.trees import flatten_row, unflatten, without
+from coterie.topology import Topology
+
+# Refusals of a mailbox that also knows that it did not take the parcel before.
+_NOT_TAKEN = {"stale", "early", "disk"}
+_FIRST_LOOK = 0.1  # seconds before asking a silent peer where it is; doubled each time
+_FIRST_RETRY = 0.02  # seconds before trying again to reach a peer; doubled each time
+
+
+@dataclass
+class Sent:
+    """What became of the parcels of one exchange."""
+
+    taken: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)  # certainly not taken
+    unknown: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Post:
+    """What a peer's exchanges need, and what they leave for the end of the round."""
+
+    name: str
+    number: int
+    topology: Topology
+    transport: Transport
+    membership: Membership
+    mailbox: Mailbox
+    journal: Journal
+    doubts: Doubts
+    sealing: Sealing
+    changed: Signal
+    metrics: Metrics
+    deadline: float
+    withheld: frozenset[str] = frozenset()
+    in_step: bool = True
+    settle_seconds: float = 1.0  # free running: how long conserved parcels may take before they are in doubt
+    conserved: list[ParcelId] = field(default_factory=list)  # went into the state of the running round
+    used: list[Delivered] = field(default_factory=list)  # in the inboxes of the running round
+    heard: list[int] = field(default_factory=list)  # whose payloads the round's last exchange brought
+    late: bool = False  # a receiver said that our round is over
+    repeated: bool = False  # this round had begun before a crash: parcels may have been taken already
+    served: bool = False  # nothing more is wanted from the others in the open exchange
+    _flying: dict[int, asyncio.Task[str]] = field(default_factory=dict)  # free running: unfinished sends
+    _asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def exchange(self, exchange: Exchange, round: int, slot: int) -> Inbox:
+        """Send this row's payload and gather what others sent to it."""
+        payload = without(exchange.payload, self.withheld)
+        receivers, expected = self._receivers(exchange, round, slot), self._expected(exchange, round, slot)
+        if exchange.sealed:
+            return await self._sealed(payload, receivers, expected or [], Position(round, slot))
+        body = encode_tree(payload)
+        wanted = Wanted(spec_of(payload), len(body), exchange.conserved)
+        if exchange.conserved:
+            self.journal.begin(round)
+        self.mailbox.open(round, slot, wanted)
+        nothing = self._others(round, exchange.counted) - set(receivers) if expected is None else set()
+        waiting_for = self._others(round, exchange.counted) if expected is None else set(expected)
+        at = Position(round, slot)
+        if self.in_step:
+            sent = await self._in_step(receivers, nothing, waiting_for, body, at)
+        else:
+            sent = await self._free(receivers, body, at, exchange.conserved)
+        unreached = len(self._addressed(exchange, round)) - len(receivers)
+        delivered = self.mailbox.close(
+            None if expected is None else set(expected), once=exchange.to is not None
+        )
+        if delivered and exchange.counted:
+            self.heard = [item.parcel.number for item in delivered]
+        self.used += delivered
+        return self._inbox(delivered, sent, payload, wanted, at, unreached)
+
+    def tidy(self) -> None:
+        """The round's inboxes are no longer needed, nor are the files that they were read from."""
+        for item in self.used:
+            if not self.mailbox.keeps(item):
+                item.discard()
+        self.used = []
+
+    # --- who -------------------------------------------------------------------------------------
+
+    def _addressed(self, exchange: Exchange, round: int) -> list[int]:
+        if exchange.to is not None:
+            return sorted(set(exchange.to.ids.tolist()))
+        return self.topology.graph(round).out_neighbours(self.number).tolist()
+
+    def _receivers(self, exchange: Exchange, round: int, slot: int) -> list[int]:
+        """Whom this row sends to, without messages that the experiment's own faults take away."""
+        to = torch.tensor(self._addressed(exchange, round), dtype=torch.long)
+        if exchange.counted and len(to):
+            to = to[self._arrives(round, slot, torch.full_like(to, self.number), to)]
+        return to.tolist()
+
+    def _expected(self, exchange: Exchange, round: int, slot: int) -> list[int] | None:
+        """Whom this row should hear from; None: anyone may have something for us."""
+        if exchange.expect is not None:
+            senders = torch.tensor(sorted(set(exchange.expect.ids.tolist())), dtype=torch.long)
+        elif exchange.to is None:
+            senders = self.topology.graph(round).in_neighbours(self.number)
+        else:
+            return None
+        if exchange.counted and len(senders):
+            senders = senders[self._arrives(round, slot, senders, torch.full_like(senders, self.number))]
+        return senders.tolist()
+
+    def _arrives(self, round: int, slot: int, senders: Tensor, receivers: Tensor) -> Tensor:
+        online = self.topology.online(round)
+        return self.topology.delivers(round, slot, senders, receivers) & online[senders] & online[receivers]
+
+    def _others(self, round: int, counted: bool) -> set[int]:
+        online = self.topology.online(round) if counted else torch.ones(self.topology.nodes).bool()
+        return set(online.nonzero().flatten().tolist()) - {self.number}
+
+    # --- in step ---------------------------------------------------------------------------------
+
+    async def _in_step(
+        self, receivers: Iterable[int], nothing: Iterable[int], expected: set[int], body: bytes, at: Position
+    ) -> Sent:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.deadline
+        parcel = Parcel(sender=self.name, round=at.round, slot=at.slot)
+        word = parcel.model_copy(update={"empty": True})
+        sends = {n: asyncio.create_task(self._send(n, parcel, body, until)) for n in receivers}
+        words = {n: asyncio.create_task(self._send(n, word, b"", until)) for n in nothing}
+        tasks = {**words, **sends}
+        look = _FIRST_LOOK
+        try:
+            while loop.time() < until:
+                sending = [n for n, task in tasks.items() if not task.done()]
+                for number in sending:
+                    if not self.membership.alive(number):
+                        tasks[number].cancel()
+                missing = {n for n in expected - self.mailbox.heard if self._may_come(n, at)}
+                if not missing and not sending:
+                    break
+                look = await self._look(missing, look, until)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for number in expected - self.mailbox.heard:
+            self.metrics.missing[self._name(number)] += 1
+        return _sorted_out(sends)
+
+    def _may_come(self, number: int, at: Position) -> bool:
+        """Whether a silent peer may still send: it lives, and is not past this exchange."""
+        return self.membership.alive(number) and self.membership.position(number) <= at
+
+    async def _look(self, missing: Iterable[int], pause: float, until: float) -> float:
+        """Wait for news; if there is none, ask those who are silent where they are, less and less often."""
+        if await self.changed.wait(min(pause, until - asyncio.get_running_loop().time())):
+            return pause
+        for number in missing:
+            if number not in self._asking:
+                self._asking[number] = asyncio.create_task(self._ask(number))
+        return min(2 * pause, self.membership.heartbeat)
+
+    async def _ask(self, number: int) -> None:
+        try:
+            await self.membership.ask(number)
+        finally:
+            self._asking.pop(number, None)
+
+    async def _send(self, number: int, head: Parcel, body: bytes, until: float) -> str:
+        """taken, lost or unknown. Tries again while nothing was sent and there is time."""
+        member = self.membership.roster().get(number)
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_RETRY
+        try:
+            while member is not None and self.membership.alive(number):
+                left = until - loop.time()
+                if left <= 0:
+                    break
+                try:
+                    answer, _ = await self.transport.request(
+                        member.name, self.membership.address(member), head, body, timeout=left
+                    )
+                except UnreachableError as error:
+                    if error.sent:
+                        return "unknown"
+                    await asyncio.sleep(min(pause, max(0.0, until - loop.time())))
+                    pause *= 2
+                    continue
+                except RefusedError as error:
+                    self.metrics.refused_by_others[error.reason] += 1
+                    self.late = self.late or error.reason == "stale"
+                    return "lost" if error.reason in _NOT_TAKEN else self._never_sent()
+                if not isinstance(answer, Receipt):
+                    return "unknown"
+                if not head.empty:
+                    self.metrics.bytes_out[member.name] += len(body)
+                    self.metrics.messages_out[member.name] += 1
+                return "taken"
+            return self._never_sent()
+        finally:
+            self.changed.fire()
+
+    def _never_sent(self) -> str:
+        """Lost, unless it may have been sent before a crash."""
+        return "unknown" if self.repeated else "lost"
+
+    # --- free running ----------------------------------------------------------------------------
+
+    async def _free(self, receivers: Iterable[int], body: bytes, at: Position, conserved: bool) -> Sent:
+        """Send and go on: nobody is waited for, only conserved parcels for a moment to be settled."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.deadline
+        parcel = Parcel(sender=self.name, round=at.round, slot=at.slot)
+        sends: dict[int, asyncio.Task[str]] = {}
+        skipped = Sent()
+        for number in receivers:
+            flying = self._flying.get(number)
+            if flying is not None and not flying.done():
+                skipped.lost.add(number)  # back-pressure: the last one is still on its way
+            else:
+                sends[number] = asyncio.create_task(self._send(number, parcel, body, until))
+        if conserved and sends:
+            await asyncio.wait(sends.values(), timeout=self.settle_seconds)
+            for task in sends.values():
+                task.cancel()
+            await asyncio.gather(*sends.values(), return_exceptions=True)
+            result = _sorted_out(sends)
+        else:
+            self._flying |= sends
+            await asyncio.sleep(0)
+            result = Sent(taken=set(sends))
+        result.lost |= skipped.lost
+        return result
+
+    # --- inbox -----------------------------------------------------------------------------------
+
+    def _inbox(
+        self,
+        delivered: list[Delivered],
+        sent: Sent,
+        payload: Tree,
+        wanted: Wanted,
+        at: Position,
+        unreached: int,
+    ) -> Inbox:
+        for item in delivered:
+            name = self._name(item.parcel.number)
+            self.metrics.staleness[name] = at.round - item.parcel.round
+            self.metrics.messages_in[name] += 1
+            self.metrics.bytes_in[name] += wanted.size
+        nobody = torch.empty(0, dtype=torch.long)
+        # One parcel without messages, so that a sum over nobody has the names and shapes of the payload.
+        messages = [Bundle(payload, nobody, nobody, nobody), *(item.messages(wanted) for item in delivered)]
+        if not wanted.conserved:
+            return Inbox(messages, 1)
+        self.conserved += [item.parcel for item in delivered]
+        for number in sorted(sent.unknown):
+            self.doubts.park(ParcelId(number, at.round, at.slot), encode_tree(payload))
+        lost = len(sent.lost) + unreached
+        return Inbox(messages, 1, self.doubts.give_back(at.slot, wanted.like, payload, lost))
+
+    def _name(self, number: int) -> str:
+        member = self.membership.roster().get(number)
+        return str(number) if member is None else member.name
+
+    # --- sealed ----------------------------------------------------------------------------------
+
+    async def _sealed(self, payload: Tree, receivers: list[int], expected: list[int], at: Position) -> Inbox:
+        """Ask for the sum over the expected senders, and give this row's part to those who ask for it."""
+        vector, like = flatten_row(payload, 0)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.deadline
+        self.mailbox.begin(at.round, at.slot)
+        self.sealing.open(at, vector, receivers)
+        collecting = asyncio.create_task(self.sealing.collect(expected, at, until)) if expected else None
+        if collecting is not None:
+            collecting.add_done_callback(lambda _: self.changed.fire())
+        look = _FIRST_LOOK
+        try:
+            while loop.time() < until:
+                self.served = collecting is None or collecting.done()
+                missing = {n for n in receivers if not self.sealing.served(n) and self._may_come(n, at)}
+                if not missing and self.served:
+                    break
+                look = await self._look(missing, look, until)
+            found = await collecting if collecting is not None else None
+        finally:
+            if collecting is not None:
+                collecting.cancel()
+            self.served = False
+            self.sealing.close()
+            self.mailbox.begin(at.round, at.slot + 1)
+        if found is None:
+            return SummedInbox(None, 0)
+        total, members = found
+        return SummedInbox(unflatten(total, like), members)
+
+
+def _sorted_out(sends: dict[int, asyncio.Task[str]]) -> Sent:
+    """A send that was cancelled may or may not have been taken."""
+    sent = Sent()
+    for number, task in sends.items():
+        outcome = "unknown" if task.cancelled() or task.exception() else task.result()
+        {"taken": sent.taken, "lost": sent.lost, "unknown": sent.unknown}[outcome].add(number)
+    return sent

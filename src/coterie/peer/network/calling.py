@@ -1,0 +1,258 @@
+"""The calling side: connections to other peers, reused, and requests over them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.errors import RefusedError, UnreachableError
+from coterie.peer.network.frames import AT_ONCE, Frames, Limits, Opening
+from coterie.peer.network.messages import Head, Refusal
+from coterie.peer.network.serving import Identify, Refused, about_certificates, log
+from coterie.peer.network.signals import within
+from coterie.peer.network.stream import TlsStream
+from coterie.peer.network.wire import decode_head, encode_head
+
+_KEPT = 3  # idle connections per destination: a parcel, a heartbeat, a question where it is
+
+
+@dataclass
+class _Connection:
+    stream: TlsStream
+    frames: Frames
+    used: float  # when it was last
+
+    async def request(self, head: bytes, body: bytes, wait: float) -> tuple[Opening, bytes]:
+        """The answer, which may come before the body was sent: a refusal."""
+        await self.frames.send(head, body)
+        answer = await self._opening(wait)
+        if not answer.head and len(body) > AT_ONCE:
+            await self.frames.send_body(body)
+            answer = await self._opening(wait)
+        data = await self.frames.body(answer.size)
+        assert isinstance(data, bytes)
+        return answer, data
+
+    async def greeting(self, wait: float) -> Opening:
+        return await self._opening(wait)
+
+    async def _opening(self, wait: float) -> Opening:
+        opening = await self.frames.opening(wait)
+        if opening is None:
+            raise ConnectionError("the connection gave no answer")
+        return opening
+
+
+class Caller:
+    """All connections to other peers. At most half of what a peer grants us are open at once."""
+
+    def __init__(
+        self, context: Callable[[], ssl.SSLContext], identify: Identify, limits: Limits, refused: Refused
+    ) -> None:
+        self._context, self._identify, self._limits, self._refused = context, identify, limits, refused
+        self._closed = 0  # how often
+        self._swept = float("-inf")  # when
+        self._idle: defaultdict[tuple[str, str], list[_Connection]] = defaultdict(list)
+        most = max(1, limits.connections_per_peer // 2)
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))
+
+    async def request(
+        self, to: str, address: str, head: Head, body: bytes, timeout: float
+    ) -> tuple[Head, bytes]:
+        raw = encode_head(head)
+        try:
+            return await within(timeout, self._request(to, address, raw, body, timeout))
+        except (TimeoutError, asyncio.TimeoutError):
+            raise UnreachableError(f"{to} at {address} gave no answer within {timeout:g} s") from None
+        except OSError as error:
+            raise UnreachableError(f"{to} at {address}: {_in_words(error)}") from error
+
+    def close(self) -> None:
+        """Close what is idle, and what is in use as soon as its answer is there."""
+        self._closed += 1
+        for kept in self._idle.values():
+            for connection in kept:
+                connection.stream.close()
+        self._idle.clear()
+
+    async def _request(
+        self, to: str, address: str, head: bytes, body: bytes, timeout: float
+    ) -> tuple[Head, bytes]:
+        async with self._turns[to]:
+            good, closed = False, self._closed
+            connection = self._reused(to, address) or await self._new(to, address)
+            try:
+                answer, data = await self._exchange(connection, to, head, body, timeout)
+                good = True
+            except RefusedError:
+                good = True
+                raise
+            finally:
+                self._release(connection, to, address, good and closed == self._closed)
+        return answer, data
+
+    async def _exchange(
+        self, connection: _Connection, to: str, head: bytes, body: bytes, timeout: float
+    ) -> tuple[Head, bytes]:
+        try:
+            opening, data = await connection.request(head, body, timeout)
+            answer = decode_head(opening.head)
+            if answer.sender != to:
+                raise RefusedError("sender", f"the answer names {answer.sender}")
+        except RefusedError as error:  # of their answer, by us: they may have taken the message
+            self._count(error, to)
+            raise UnreachableError(f"the answer of {to} cannot be used: {error.text}") from error
+        if isinstance(answer, Refusal):
+            raise RefusedError(answer.reason, answer.text)
+        return answer, data
+
+    def _reused(self, to: str, address: str) -> _Connection | None:
+        kept = self._idle[to, address]
+        while kept:
+            connection = kept.pop()
+            if self._fresh(connection) and connection.stream.quiet and self._belongs(connection, to):
+                return connection
+            connection.stream.close()
+        return None
+
+    def _fresh(self, connection: _Connection) -> bool:
+        """Half the time after which the other side closes it: no request meets a closing connection."""
+        return asyncio.get_running_loop().time() - connection.used < self._limits.idle / 2
+
+    def _belongs(self, connection: _Connection, to: str) -> bool:
+        """The roster may have changed since it was opened."""
+        try:
+            return self._identify(connection.stream.certificate) == to
+        except RefusedError:
+            return False
+
+    def _release(self, connection: _Connection, to: str, address: str, good: bool) -> None:
+        connection.used = asyncio.get_running_loop().time()
+        kept = self._idle[to, address]
+        if good and connection.frames.in_step and len(kept) < _KEPT:
+            kept.append(connection)
+        else:
+            connection.stream.close()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Close what has been idle for long, also to peers that are not asked any more."""
+        now = asyncio.get_running_loop().time()
+        if now < self._swept + self._limits.idle / 4:
+            return
+        self._swept = now
+        for key, kept in [*self._idle.items()]:
+            stale = [connection for connection in kept if not self._fresh(connection)]
+            for connection in stale:
+                connection.stream.close()
+                kept.remove(connection)
+            if not kept:
+                del self._idle[key]
+
+    async def _new(self, to: str, address: str) -> _Connection:
+        """As long as there is no connection, nothing was sent: whoever asks may try again."""
+        try:
+            return await self._connect(to, address)
+        except UnreachableError as error:
+            raise UnreachableError(str(error), sent=False) from error
+        except OSError as error:
+            raise UnreachableError(f"{to} at {address}: {_in_words(error)}", sent=False) from error
+
+    async def _connect(self, to: str, address: str) -> _Connection:
+        loop = asyncio.get_running_loop()
+        context = self._own_context()
+        sock = await self._dial(address)
+        try:
+            stream = TlsStream(sock, context, server_side=False)
+        except BaseException:
+            sock.close()
+            raise
+        try:
+            await stream.handshake(loop.time() + self._limits.handshake)
+            self._check_identity(stream, to)
+            connection = _Connection(stream, Frames(stream, self._limits, spool=None), loop.time())
+            await self._greeted(connection, to)
+        except ssl.SSLError as error:
+            stream.close()
+            raise self._tls_failure(error, to) from error
+        except BaseException:
+            stream.close()
+            raise
+        return connection
+
+    def _own_context(self) -> ssl.SSLContext:
+        try:
+            return self._context()
+        except OSError as error:
+            log.exception("our certificate, key or roster cannot be used")
+            raise UnreachableError(f"our certificate, key or roster cannot be used: {error}") from error
+
+    async def _dial(self, address: str) -> socket.socket:
+        """The first of the host's addresses that answers."""
+        loop = asyncio.get_running_loop()
+        host, _, port = address.rpartition(":")
+        try:
+            found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        except (UnicodeError, OverflowError) as error:
+            raise OSError(f"not an address: {error}") from error
+        failure: OSError = OSError("the host has no address")
+        for family, kind, protocol, _, place in found:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await asyncio.wait_for(loop.sock_connect(sock, place), self._limits.handshake)
+                return sock
+            except (OSError, asyncio.TimeoutError) as error:
+                sock.close()
+                failure = error if isinstance(error, OSError) else TimeoutError("no connection in time")
+            except BaseException:
+                sock.close()
+                raise
+        raise failure
+
+    def _check_identity(self, stream: TlsStream, to: str) -> None:
+        try:
+            name = self._identify(stream.certificate)
+            if name != to:
+                raise RefusedError("certificate", f"the certificate is that of {name}, not of {to}")
+        except RefusedError as error:
+            self._count(error, to)
+            raise
+
+    async def _greeted(self, connection: _Connection, to: str) -> None:
+        """Wait for the word that requests are welcome: only then the other side knows our certificate."""
+        try:
+            opening = await connection.greeting(self._limits.handshake)
+            if not opening.head:
+                return
+            refusal = decode_head(opening.head)
+        except RefusedError as error:
+            self._count(error, to)
+            raise UnreachableError(f"{to} does not speak our protocol: {error.text}") from error
+        if isinstance(refusal, Refusal):
+            raise RefusedError(refusal.reason, refusal.text)
+        raise UnreachableError(f"{to} does not speak our protocol")
+
+    def _tls_failure(self, error: ssl.SSLError, to: str) -> Exception:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            refusal = RefusedError("certificate", f"{to} showed a certificate that is not valid here")
+            self._count(refusal, to)
+            return refusal
+        if about_certificates(error):  # an alert: counted at the other side
+            return RefusedError("certificate", f"{to} does not accept our certificate: {error.reason}")
+        return UnreachableError(f"no TLS with {to}: {error.reason or error}")
+
+    def _count(self, error: RefusedError, who: str) -> None:
+        log.info("refused %s: %s", who, error)
+        self._refused(error.reason, who)
+
+
+def _in_words(error: OSError) -> str:
+    if isinstance(error, (ssl.SSLError, socket.gaierror)) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # asyncio's own text leaves out the cause

@@ -1,0 +1,174 @@
+"""A peer's window on this machine: /metrics for Prometheus, /health and /status, over plain HTTP on loopback.
+
+It may be asked anything by anyone on the machine, so everything is bounded: the request, the time, the number
+of connections. It shows and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import ValidationError
+
+from coterie.errors import PeerError, UnreachableError
+from coterie.files import write_atomically
+from coterie.peer.trust.names import split_address
+from coterie.peer.watch import exposition
+from coterie.peer.watch.standing import Standing, health_of, standing_of
+
+if TYPE_CHECKING:
+    from coterie.peer.process import Peer
+
+MONITOR_FILE = "monitor.json"
+_LONGEST_REQUEST = 8192  # bytes of request line and headers
+_SECONDS = 2.0  # for one request and its answer
+_CONNECTIONS = 16
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+_log = logging.getLogger("coterie.peer")
+
+
+class Page(NamedTuple):
+    kind: str
+    text: Callable[[], str]
+
+
+class _Refused(Exception):
+    """A request that gets another answer than a page."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+def pages_of(peer: Peer) -> Mapping[str, Page]:
+    """What can be asked about a peer."""
+    return {
+        "/metrics": Page(exposition.CONTENT_TYPE, lambda: exposition.exposition(peer)),
+        "/health": Page(_JSON, lambda: json.dumps(health_of(peer))),
+        "/status": Page(_JSON, lambda: standing_of(peer).model_dump_json()),
+    }
+
+
+class Monitor:
+    """Answers GET requests for its pages. `file` tells others on this machine where, while it runs."""
+
+    def __init__(self, address: str, pages: Mapping[str, Page], file: Path) -> None:
+        self._host, self.port = split_address(address)
+        self._pages, self._file = pages, file
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; `port` is then the one that the system chose. PeerError when that is impossible."""
+        try:
+            self._server = await asyncio.start_server(
+                self._connected, self._host, self.port, limit=_LONGEST_REQUEST
+            )
+        except OSError as error:
+            raise PeerError(
+                f"cannot serve metrics on {self._host}:{self.port}: {error.strerror or error}; "
+                "set another port in peer.toml, or 0 for any"
+            ) from None
+        host, self.port = self._server.sockets[0].getsockname()[:2]
+        content = json.dumps({"host": host, "port": self.port, "process": os.getpid()})
+        write_atomically(self._file, content.encode(), durable=False)
+
+    async def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+        if self._server is not None:
+            self._server.close()
+        for task in self._answering:
+            task.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._answering) >= _CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request, one answer, and the end."""
+        try:
+            await asyncio.wait_for(self._answer(reader, writer), _SECONDS)
+        except asyncio.TimeoutError:
+            writer.write(_answer(HTTPStatus.REQUEST_TIMEOUT))
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # who asked is gone
+        finally:
+            writer.close()
+            # A client that does not read its answer must not hold the connection.
+            asyncio.get_running_loop().call_later(_SECONDS, writer.transport.abort)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(self._page(await _requested_path(reader)))
+        except _Refused as refused:
+            writer.write(_answer(refused.status))
+        await writer.drain()
+
+    def _page(self, path: str) -> bytes:
+        page = self._pages.get(path)
+        if page is None:
+            raise _Refused(HTTPStatus.NOT_FOUND)
+        try:
+            return _answer(HTTPStatus.OK, page.kind, page.text())
+        except Exception:
+            _log.exception("%s cannot be shown", path)
+            raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR) from None
+
+
+def ask_standing(state: Path, timeout: float = _SECONDS) -> Standing:
+    """How the peer stands that runs with this state folder; UnreachableError when none says so."""
+    try:
+        where = json.loads((state / MONITOR_FILE).read_bytes())
+        # Not urllib, which would send it to the proxy of the environment.
+        connection = http.client.HTTPConnection(where["host"], where["port"], timeout=timeout)
+        with contextlib.closing(connection):
+            connection.request("GET", "/status")
+            answer = connection.getresponse()
+            if answer.status != HTTPStatus.OK:
+                raise UnreachableError(f"it answered {answer.status} {answer.reason}")
+            return Standing.model_validate_json(answer.read())
+    except FileNotFoundError:
+        raise UnreachableError("it is starting or ending, or its peer.toml says metrics = ''") from None
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException, ValidationError) as error:
+        raise UnreachableError(f"asking it failed: {error}") from None
+
+
+async def _requested_path(reader: asyncio.StreamReader) -> str:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise _Refused(HTTPStatus.BAD_REQUEST)
+    if words[0] != "GET":
+        raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED)
+    return words[1].partition("?")[0]
+
+
+def _answer(status: HTTPStatus, kind: str = _TEXT, text: str | None = None) -> bytes:
+    body = (f"{status.phrase}\n" if text is None else text).encode()
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {kind}"]
+    lines += [f"Content-Length: {len(body)}", "Cache-Control: no-store", "Connection: close"]
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append("Allow: GET")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
