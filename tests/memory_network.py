@@ -119,7 +119,7 @@ class MemoryTransport:
         progress = {"sent": False}
         try:
             return await asyncio.wait_for(self._request(to, head, body, progress), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise UnreachableError(f"{to} did not answer", sent=progress["sent"]) from None
 
     async def _request(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,11 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from coterie.errors import ConfigError
 from coterie.registry import nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 M = TypeVar("M", bound=BaseModel)
 _LONGEST_SHOWN = 60  # characters of a wrong value

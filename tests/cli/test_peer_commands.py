@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import load_settings
 
 Command = Callable[..., Any]
-LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
+LONG_AGO = datetime.now(UTC) - timedelta(days=1000)
 
 
 def made(folder: Path) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import stat
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from coterie.peer.trust import certificates
 from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.identity import Identity
 
-LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
+LONG_AGO = datetime.now(UTC) - timedelta(days=1000)
 
 
 @pytest.fixture

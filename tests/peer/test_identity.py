@@ -8,7 +8,7 @@ import socket
 import ssl
 import stat
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ from coterie.peer.trust.cards import Card, card_of_authority
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster
 
-LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
-LATER = datetime.now(timezone.utc) + timedelta(days=10)
+LONG_AGO = datetime.now(UTC) - timedelta(days=1000)
+LATER = datetime.now(UTC) + timedelta(days=10)
 
 
 def card(identity: Identity, number: int = 1) -> Card:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from coterie.peer.trust.cards import AuthorityCard, Card, card_of_authority, par
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster, refuse_own
 
-LONG_AGO = datetime.now(timezone.utc) - timedelta(days=1000)
+LONG_AGO = datetime.now(UTC) - timedelta(days=1000)
 
 
 def card(identity: Identity, number: int = 1, name: str = "") -> Card:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,6 @@ import pytest
 from coterie.errors import ConfigError
 from coterie.peer.trust.names import can_be_dialled, split_address
 from coterie.peer.trust.settings import PeerSettings, load_settings, settings_from, settings_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ALICE = {"name": "alice", "number": 0}
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     algorithms = "algorithms"
     data = "data"
     models = "models"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CELLS = "cells"
 
 
-class Scale(str, Enum):
+class Scale(StrEnum):
     smoke = "smoke"
     laptop = "laptop"
     paper = "paper"

@@ -25,7 +25,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -312,7 +312,7 @@ def _measurement(round: int, lines: list[dict[str, str]]) -> Measurement:
 def _environment(executor: str) -> dict[str, Any]:
     return {
         "executor": executor,
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "coterie": version("coterie"),
         "python": sys.version.split()[0],
         "torch": torch.__version__,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import sys
+import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +22,6 @@ from coterie.errors import ConfigError
 from coterie.experiments.setup.peer_lists import dealt_out
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.registry import Registry, nearest, parse_call
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Caller:
         raw = encode_head(head)
         try:
             return await within(timeout, self._request(to, address, raw, body, timeout))
-        except (TimeoutError, asyncio.TimeoutError):
+        except TimeoutError:
             raise UnreachableError(f"{to} at {address} gave no answer within {timeout:g} s") from None
         except OSError as error:
             raise UnreachableError(f"{to} at {address}: {_in_words(error)}") from error
@@ -207,7 +207,7 @@ class Caller:
                 sock.setblocking(False)
                 await asyncio.wait_for(loop.sock_connect(sock, place), self._limits.handshake)
                 return sock
-            except (OSError, asyncio.TimeoutError) as error:
+            except (TimeoutError, OSError) as error:
                 sock.close()
                 failure = error if isinstance(error, OSError) else TimeoutError("no connection in time")
             except BaseException:

@@ -213,7 +213,7 @@ class Server:
         with _handling():
             try:
                 await asyncio.wait_for(wait, self._limits.patience)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise RefusedError("busy", "there was no use for the message in time") from None
 
     async def _refuse(self, frames: Frames, error: RefusedError, who: str) -> None:

@@ -52,7 +52,7 @@ async def within(seconds: float, awaitable: Awaitable[T]) -> T:
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if not done:
-            raise asyncio.TimeoutError
+            raise TimeoutError
         return task.result()
     finally:
         task.cancel()

@@ -6,7 +6,7 @@ self-signed: a member that others trust cannot vouch for anybody else.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
@@ -30,7 +30,7 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def new_key() -> PrivateKey:

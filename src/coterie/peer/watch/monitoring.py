@@ -107,7 +107,7 @@ class Monitor:
         """One request, one answer, and the end."""
         try:
             await asyncio.wait_for(self._answer(reader, writer), _SECONDS)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             writer.write(_answer(HTTPStatus.REQUEST_TIMEOUT))
         except (OSError, asyncio.IncompleteReadError):
             pass  # who asked is gone
