@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,10 +121,10 @@ def test_a_state_with_impossible_mass_is_refused(build: Build, algorithm: Algori
 
 
 def test_a_total_within_rounding_is_right() -> None:
-    def states(*mass: float) -> list[SimpleNamespace]:
-        return [SimpleNamespace(mass=torch.tensor([value], dtype=torch.float64)) for value in mass]
+    def masses(*mass: float) -> list[torch.Tensor]:
+        return [torch.tensor([value], dtype=torch.float64) for value in mass]
 
-    check_total(states(0.5, 1.5 + 1e-9), 2, 0)
+    check_total(masses(0.5, 1.5 + 1e-9), 2, 0)
     for wrong in (1.50001, float("nan")):
         with pytest.raises(ContractError):
-            check_total(states(0.5, wrong), 2, 0)
+            check_total(masses(0.5, wrong), 2, 0)

@@ -61,6 +61,9 @@ class DPSGD(ModelAlgorithm):
             weights = metropolis(node.graph, inbox.senders, node.ids[inbox.rows])
         return average(mine, inbox, weights)
 
+    def needs_both_ways(self) -> bool:
+        return self.mixing == "metropolis"
+
     def local_settings(self) -> dict[str, Any]:
         """What a variant changes in local training."""
         return {}

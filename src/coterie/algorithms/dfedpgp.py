@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
 from coterie.algorithms.parts.partial import check_head, head_settings, pick, train_head_then_body
-from coterie.algorithms.parts.push_sum import check_mass, merge, push, step_on
+from coterie.algorithms.parts.push_sum import check_mass, check_total, merge, push, step_on
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 
 
@@ -84,3 +85,6 @@ class DFedPGP(Algorithm[DirectedState]):
 
     def personal(self, state: DirectedState) -> Params:
         return state.params
+
+    def check(self, states: Sequence[DirectedState], nodes: int, round: int) -> None:
+        check_total([state.mass for state in states], nodes, round)

@@ -43,6 +43,9 @@ class GossipFedAvg(ModelAlgorithm):
         inbox = yield Exchange(payload, sealed=self.sealed)
         return ModelState(weighted_mean(payload, cast(dict[str, Params], inbox.sum()), mine))
 
+    def needs_step(self) -> bool:
+        return self.sealed
+
 
 def weighted(params: Params, node: Node) -> dict[str, Params]:
     """Each row's model times its number of samples, and that number."""

@@ -124,6 +124,12 @@ class KDPDFL(Algorithm[CollaborationState]):
     def personal(self, state: CollaborationState) -> Params:
         return state.params
 
+    def collaboration(self, state: CollaborationState) -> Tensor:
+        return state.collaboration
+
+    def compared_layer(self) -> str | None:
+        return self.layer
+
     def shared(self, params: Params, node: Node) -> Params:
         """What leaves a node."""
         return pick(params, node.names(self.layer)) if self.share == "base" else params

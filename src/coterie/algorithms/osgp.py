@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
-from coterie.algorithms.parts.push_sum import Shares, check_mass, merge, push, step_on
+from coterie.algorithms.parts.push_sum import Shares, check_mass, check_total, merge, push, step_on
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 from coterie.protocol.trees import map_params
@@ -82,6 +83,9 @@ class OSGP(Algorithm[PushState]):
 
     def personal(self, state: PushState) -> Params:
         return state.params
+
+    def check(self, states: Sequence[PushState], nodes: int, round: int) -> None:
+        check_total([state.mass + state.mass_in_flight for state in states], nodes, round)
 
 
 def _delayed(state: PushState, received: Shares) -> tuple[Shares, Params, Tensor]:

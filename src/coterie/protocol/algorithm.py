@@ -8,9 +8,11 @@ node may know, so that one definition runs in the simulator, on a cluster and be
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+from torch import Tensor
 
 from coterie.protocol.exchange import Exchange
 from coterie.protocol.inbox import Inbox
@@ -59,6 +61,28 @@ class Algorithm(Generic[StateT]):
     def personal(self, state: StateT) -> Params:
         """The model that each node would use, which is evaluated on the node's own test data."""
         raise NotImplementedError
+
+    def collaboration(self, state: StateT) -> Tensor | None:
+        """(rows, peers) how much each node learned to trust every other; None: it learns no such thing."""
+        return None
+
+    def check(self, states: Sequence[StateT], nodes: int, round: int) -> None:
+        """Raise ContractError if a round broke what holds for all nodes together.
+
+        Only a simulator sees all states, and calls this after every round. states: of all blocks of nodes.
+        """
+
+    def needs_both_ways(self) -> bool:
+        """Whether, as it is set, its links must go both ways."""
+        return self.facts.symmetric_only
+
+    def needs_step(self) -> bool:
+        """Whether, as it is set, real peers must keep step."""
+        return not self.facts.free_running
+
+    def compared_layer(self) -> str | None:
+        """The layer of the network whose outputs nodes compare; None: they compare no hidden layer."""
+        return None
 
     def settings(self) -> dict[str, Any]:
         """The hyper-parameters by name."""

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms.parts.push_sum import check_total
 from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
@@ -131,8 +130,7 @@ class Simulation:
         for block in self.blocks:
             block.node.begin(self.round, graph, online[block.node.ids], evaluating=evaluate)
         traffic = self._play()
-        if "mass" in self.blocks[0].node.recorded:  # push-sum; what absent peers recorded does not count
-            check_total([block.state for block in self.blocks], self.topology.nodes, self.round)
+        self.algorithm.check([block.state for block in self.blocks], self.topology.nodes, self.round)
         known: _Known = {}
         points = POINTS if evaluate else ()
         evaluations = {point: self._evaluate(point, evaluate_global, known) for point in points}
@@ -151,6 +149,12 @@ class Simulation:
         )
         self.round += 1
         return record
+
+    def collaboration(self) -> Tensor | None:
+        """(peers, peers) how much each peer learned to trust every other, if the algorithm learns that."""
+        learned = [self.algorithm.collaboration(block.state) for block in self.blocks]
+        known = [weights for weights in learned if weights is not None]
+        return self._gather(known) if known else None
 
     def personal(self) -> Params:
         """The model of each peer now, stacked; only where all have the same network."""

@@ -76,6 +76,7 @@ def test_rounds_follow_the_equations(settings: dict[str, Any], world: Any) -> No
         np.testing.assert_allclose(world.models(simulation), np.stack(reference.models), atol=1e-6)
         np.testing.assert_allclose(record.diagnostics["collaboration"], reference.w, atol=1e-6)
         assert float(record.diagnostics["collaboration"].min()) >= 0
+        assert torch.equal(simulation.collaboration(), record.diagnostics["collaboration"])
 
 
 @pytest.mark.parametrize("broadcast", ["cache", "overwrite", "none"])
@@ -103,7 +104,7 @@ def test_without_mu_it_is_the_uniform_average(world: Any) -> None:
         expected[star] = expected[[star, *world.near[star]]].mean(0)
         simulation.step()
         np.testing.assert_allclose(world.models(simulation), expected, rtol=1e-12)
-    assert torch.equal(simulation.blocks[0].state.collaboration, UNIFORM)
+    assert torch.equal(simulation.collaboration(), UNIFORM)
 
 
 def test_identical_models_select_nobody(world: Any) -> None:
@@ -113,7 +114,7 @@ def test_identical_models_select_nobody(world: Any) -> None:
     for _ in range(6):
         simulation.step()
     np.testing.assert_allclose(world.models(simulation), before, rtol=1e-12)
-    assert torch.equal(simulation.blocks[0].state.collaboration, UNIFORM)
+    assert torch.equal(simulation.collaboration(), UNIFORM)
 
 
 def test_a_star_without_neighbours_does_nothing(world: Any) -> None:

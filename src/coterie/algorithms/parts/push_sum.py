@@ -22,7 +22,6 @@ from coterie.protocol.trees import map_params, map_tree, per_row
 
 Shares = dict[str, Params]  # {values: u, mass: {mu}}, summed; empty where there are none
 SMALLEST_MASS = 1e-8
-_MASSES = ("mass", "mass_in_flight")  # fields of a state
 
 
 @dataclass(frozen=True)
@@ -87,16 +86,13 @@ def check_mass(mass: Tensor, node: Node) -> None:
         )
 
 
-def check_total(states: Sequence[Any], nodes: int, round: int) -> None:
+def check_total(masses: Sequence[Tensor], nodes: int, round: int) -> None:
     """What only the simulator can check: all nodes together have as much mass as there was at first.
 
-    states: of all blocks of nodes, after the round. Mass in flight counts, and so does that of nodes that
+    masses: of all blocks of nodes, after the round. Mass in flight counts, and so does that of nodes that
     are offline: they keep theirs.
     """
-    parts = [getattr(state, name) for state in states for name in _MASSES if hasattr(state, name)]
-    if not parts:  # what was recorded as mass is no push-sum's
-        return
-    total = float(torch.cat(parts).sum(dtype=torch.float64))
+    total = float(torch.cat(list(masses)).sum(dtype=torch.float64))
     if not abs(total - nodes) <= 1e-6 * nodes:  # so that NaN is wrong, too
         raise ContractError(
             f"round {round}: the push-sum mass of all nodes is {total}, not {nodes}, the number of nodes: "

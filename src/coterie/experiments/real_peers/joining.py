@@ -270,7 +270,7 @@ def _check(experiment: Experiment, prepared: Prepared, settings: PeerSettings, r
         raise ConfigError(
             f"algorithm {experiment.algorithm!r} needs rounds in step; set mode = 'synchronous' in peer.toml"
         )
-    if settings.mode == "free" and prepared.algorithm.settings().get("sealed"):
+    if settings.mode == "free" and prepared.algorithm.needs_step():
         raise ConfigError(
             "a secure sum needs its members in the same round; set mode = 'synchronous' in peer.toml, or "
             "settings.sealed = false in the experiment"
