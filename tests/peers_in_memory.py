@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from memory_network import Faults, MemoryNetwork
 from torch import Tensor, nn
 
 from coterie.catalogue import algorithms
@@ -22,6 +21,7 @@ from coterie.peer.process import Pace, Peer, RoundReport
 from coterie.protocol import Algorithm, Params
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation
+from coterie.testing import Faults, MemoryNetwork
 from coterie.topology import Topology, make
 from coterie.training import Training
 

@@ -30,6 +30,7 @@ RANK = {
     "coterie": 6,
     "cli": 7,
     "__main__": 8,
+    "testing": 9,  # for tests of users and of our own: nothing of the package needs it
 }
 SHAPELESS_NAMES = {"utils", "util", "common", "core", "base", "helpers"}
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_network import Faults, run_virtually
 from peers_in_memory import Size, World
 from push_sum_mass import total_mass
 
 from coterie.peer.process import Pace
+from coterie.testing import Faults, run_virtually
 
 FULL = "peer-1"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from memory_network import run_virtually
 from peers_in_memory import SMALL, World, simulated, topology_for
 
 from coterie.catalogue import algorithms
+from coterie.testing import run_virtually
 from coterie.topology import Churn, Loss
 
 

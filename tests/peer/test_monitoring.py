@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
-from memory_network import run_virtually
 from peers_in_memory import Size, World
 
 from coterie.errors import PeerError, UnreachableError
@@ -18,6 +17,7 @@ from coterie.peer.watch import monitoring
 from coterie.peer.watch.exposition import exposition
 from coterie.peer.watch.monitoring import Monitor, Page, ask_standing, pages_of
 from coterie.peer.watch.standing import Standing, health_of, standing_of
+from coterie.testing import run_virtually
 
 HELLO = {"/hello": Page("text/plain", lambda: "hello")}
 GET = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"

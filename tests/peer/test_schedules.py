@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from memory_network import Faults, run_virtually
 from peers_in_memory import Size, World
 from push_sum_mass import total_mass
 
@@ -21,6 +20,7 @@ from coterie.errors import CoterieError
 from coterie.peer.exchange.seal_bodies import unpack_reveal
 from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.peer.process import Pace
+from coterie.testing import Faults, run_virtually
 
 ALGORITHMS = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl", "ppdl", "random-gossip", "fedavg", "gossip-fedavg")
 FREE = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from memory_network import run_virtually
 
 from coterie.errors import RefusedError
 from coterie.peer.exchange.membership import Position
@@ -31,6 +30,7 @@ from coterie.peer.trust.cards import Card, card_of_authority
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster
 from coterie.protocol.secure_sum.member import STEPS, Keys, Reveal
+from coterie.testing import run_virtually
 
 ALL_STEPS = ("measure", *STEPS)
 COLLECTOR, PLACE, SESSION = 9, Position(3, 1), "ab" * 16

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from memory_network import MemoryNetwork, run_virtually
 from numpy.typing import NDArray
 from peers_in_memory import Size, World, simulated
 from torch import Tensor
@@ -35,6 +34,7 @@ from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words, magnitude
 from coterie.protocol.secure_sum.masks import keystream
 from coterie.protocol.secure_sum.member import STEPS, Plan
 from coterie.protocol.secure_sum.shamir import combine
+from coterie.testing import MemoryNetwork, run_virtually
 
 ALL_STEPS = ("measure", *STEPS)
 
