@@ -23,8 +23,8 @@ from coterie.peer.exchange.seal_bodies import (
     unpack_reveal,
 )
 from coterie.peer.exchange.sealing import Sealing, Sign, Verify
+from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import SealStep
-from coterie.peer.network.signals import Signal
 from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import Card, card_of_authority
 from coterie.peer.trust.identity import Identity

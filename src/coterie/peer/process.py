@@ -26,8 +26,8 @@ from coterie.peer.exchange.membership import Acquaintance, Membership, stop
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.post import Post
 from coterie.peer.exchange.sealing import Sealing, Sign, Verify
+from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
-from coterie.peer.network.signals import Signal
 from coterie.peer.network.transport import Body, Transport
 from coterie.protocol import Algorithm, Exchange, Inbox, Params
 from coterie.protocol.state import keep_offline

@@ -16,8 +16,8 @@ import torch
 from coterie.errors import RefusedError
 from coterie.peer.exchange.journal import Journal, ParcelId
 from coterie.peer.exchange.membership import START, Position
+from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Parcel
-from coterie.peer.network.signals import Signal
 from coterie.peer.network.transport import Body
 from coterie.peer.network.wire import TreeShape, decode_tree
 from coterie.protocol import Bundle, Tree

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Hello
-from coterie.peer.network.signals import Signal
 from coterie.peer.network.transport import Transport
 
 _log = logging.getLogger("coterie.peer")

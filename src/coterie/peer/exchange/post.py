@@ -20,8 +20,8 @@ from coterie.peer.exchange.mailbox import Delivered, Mailbox, Wanted
 from coterie.peer.exchange.membership import Membership, Position
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.sealing import Sealing, SummedInbox
+from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Parcel, Receipt
-from coterie.peer.network.signals import Signal
 from coterie.peer.network.transport import Transport
 from coterie.peer.network.wire import encode_tree, spec_of
 from coterie.protocol import Bundle, Exchange, Inbox, Tree

@@ -35,8 +35,8 @@ from coterie.peer.exchange.seal_bodies import (
     unpack_survivors,
     unpack_words,
 )
+from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import SealAnswer, SealStep
-from coterie.peer.network.signals import Signal
 from coterie.peer.network.transport import Transport
 from coterie.protocol import Bundle, SealedInbox, Tree
 from coterie.protocol.secure_sum.collector import PairwiseCollector, majority

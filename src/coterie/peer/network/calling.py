@@ -14,7 +14,6 @@ from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.network.frames import AT_ONCE, Frames, Limits, Opening
 from coterie.peer.network.messages import Head, Refusal
 from coterie.peer.network.serving import Identify, Refused, about_certificates, log
-from coterie.peer.network.signals import within
 from coterie.peer.network.stream import TlsStream
 from coterie.peer.network.wire import decode_head, encode_head
 
@@ -66,7 +65,8 @@ class Caller:
     ) -> tuple[Head, bytes]:
         raw = encode_head(head)
         try:
-            return await within(timeout, self._request(to, address, raw, body, timeout))
+            async with asyncio.timeout(timeout):
+                return await self._request(to, address, raw, body, timeout)
         except TimeoutError:
             raise UnreachableError(f"{to} at {address} gave no answer within {timeout:g} s") from None
         except OSError as error:
@@ -205,11 +205,15 @@ class Caller:
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)
-                await asyncio.wait_for(loop.sock_connect(sock, place), self._limits.handshake)
+                async with asyncio.timeout(self._limits.handshake):
+                    await loop.sock_connect(sock, place)
                 return sock
-            except (TimeoutError, OSError) as error:
+            except TimeoutError:
                 sock.close()
-                failure = error if isinstance(error, OSError) else TimeoutError("no connection in time")
+                failure = TimeoutError("no connection in time")
+            except OSError as error:
+                sock.close()
+                failure = error
             except BaseException:
                 sock.close()
                 raise

@@ -10,6 +10,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from coterie.peer.trust.names import Address, Name
+
 Reason: TypeAlias = Literal[
     "certificate",  # unknown, expired, or signed by a stranger
     "sender",  # the message names another sender than the connection's certificate
@@ -28,8 +30,6 @@ Reason: TypeAlias = Literal[
     "unexpected",  # a message that this peer has no use for
 ]
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Address = Annotated[str, Field(pattern=r"^[^\s/]{1,253}:[0-9]{1,5}$")]  # host:port
 Round = Annotated[int, Field(ge=-1, le=10**9)]
 Slot = Annotated[int, Field(ge=0, le=10**6)]
 Number = Annotated[int, Field(ge=0, le=10**6)]

@@ -212,7 +212,8 @@ class Server:
     async def _patient(self, wait: Awaitable[None]) -> None:
         with _handling():
             try:
-                await asyncio.wait_for(wait, self._limits.patience)
+                async with asyncio.timeout(self._limits.patience):
+                    await wait
             except TimeoutError:
                 raise RefusedError("busy", "there was no use for the message in time") from None
 

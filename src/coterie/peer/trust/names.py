@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from coterie.errors import ConfigError
-from coterie.peer.network.messages import Address, Name
+
+# What may stand in a message; `PeerName` and `PeerAddress` below are the same with words for users.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Address = Annotated[str, Field(pattern=r"^[^\s/]{1,253}:[0-9]{1,5}$")]  # host:port
 
 _HINT = "an address is host:port, such as alice.example.org:7400 or [::1]:7400"
 

@@ -106,7 +106,8 @@ class Monitor:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, one answer, and the end."""
         try:
-            await asyncio.wait_for(self._answer(reader, writer), _SECONDS)
+            async with asyncio.timeout(_SECONDS):
+                await self._answer(reader, writer)
         except TimeoutError:
             writer.write(_answer(HTTPStatus.REQUEST_TIMEOUT))
         except (OSError, asyncio.IncompleteReadError):

@@ -1,12 +1,8 @@
-"""Waiting: for a change, and for not longer than so many seconds."""
+"""Waiting for a change at this peer, and for not longer than so many seconds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 class Signal:
@@ -40,20 +36,3 @@ class Signal:
 def _wake(waiter: asyncio.Future[bool], fired: bool) -> None:
     if not waiter.done():
         waiter.set_result(fired)
-
-
-async def within(seconds: float, awaitable: Awaitable[T]) -> T:
-    """The result, or asyncio.TimeoutError.
-
-    As asyncio.wait_for, which in some versions of Python loses the error of what it waits for when it is
-    cancelled at the same moment, and then complains about it.
-    """
-    task = asyncio.ensure_future(awaitable)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
-            raise TimeoutError
-        return task.result()
-    finally:
-        task.cancel()
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
