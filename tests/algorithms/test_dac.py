@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.algorithms.dac import DAC, DACState
 from coterie.algorithms.dac_var import DACVar
-from coterie.algorithms.parts.similarity import draw, probabilities, rescored
+from coterie.algorithms.parts.selection import draw, probabilities, rescored
 from coterie.algorithms.random_gossip import RandomGossip
 from coterie.errors import ConfigError
 from coterie.protocol import Links

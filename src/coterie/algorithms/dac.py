@@ -8,11 +8,10 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.best_model import Best
+from coterie.algorithms.parts.heads import completed
 from coterie.algorithms.parts.paper_settings import PPDL_TRAINING
-from coterie.algorithms.parts.partial import completed
-from coterie.algorithms.parts.selection import possible_senders, require_peers
-from coterie.algorithms.parts.similarity import draw, probabilities, rescored
+from coterie.algorithms.parts.selection import draw, possible_senders, probabilities, require_peers, rescored
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
 from coterie.protocol.trees import map_params, per_row

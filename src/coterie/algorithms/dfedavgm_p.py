@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.algorithms.dfedavgm import DFedAvgM
-from coterie.algorithms.parts.partial import check_head, head_settings, pick, train_head_then_body
+from coterie.algorithms.parts.heads import check_head, head_settings, pick, train_head_then_body
 from coterie.protocol import Exchange, Facts, ModelState, Node, Presets, Round
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from coterie.algorithms.parts.heads import check_head, head_settings, pick, train_head_then_body
 from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
-from coterie.algorithms.parts.partial import check_head, head_settings, pick, train_head_then_body
 from coterie.algorithms.parts.push_sum import check_mass, check_total, merge, push, step_on
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 

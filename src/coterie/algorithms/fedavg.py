@@ -8,8 +8,8 @@ from typing import Any, ClassVar, cast
 from torch import Tensor
 
 from coterie.algorithms.gossip_fedavg import weighted
+from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING
-from coterie.algorithms.parts.partial import pick
 from coterie.errors import ConfigError
 from coterie.protocol import (
     Facts,

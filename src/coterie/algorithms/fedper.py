@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.algorithms.fedavg import HubAverage
+from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
-from coterie.algorithms.parts.partial import pick
 from coterie.errors import ConfigError
 from coterie.protocol import Facts, Node, Params, Presets
 

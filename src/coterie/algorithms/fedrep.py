@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.algorithms.fedper import FedPer
-from coterie.algorithms.parts.partial import check_head, head_settings, train_head_then_body
+from coterie.algorithms.parts.heads import check_head, head_settings, train_head_then_body
 from coterie.protocol import Facts, Node, Params, Presets
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.algorithms.fedavg import adopt
 from coterie.algorithms.parts.distillation import outputs_of
 from coterie.algorithms.parts.footprints import Footprints
-from coterie.algorithms.parts.partial import pick
+from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.star_fedavg import EMNIST, IOT, StarNode, local_steps, require_interval
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
 from coterie.algorithms.fedavg import adopt, require_fraction
-from coterie.algorithms.parts.distillation import kl_divergence, kl_from, of_samples, softened
-from coterie.algorithms.parts.gradients import full_gradient
+from coterie.algorithms.parts.distillation import full_gradient, kl_divergence, kl_from, of_samples, softened
 from coterie.algorithms.parts.paper_settings import PFEDKD_WCL_TRAINING
 from coterie.errors import ConfigError
 from coterie.learning.losses import cross_entropy

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
 from coterie.algorithms.parts.bandits import Bandit
-from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.best_model import Best
 from coterie.algorithms.parts.selection import possible_senders, require_peers
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
-from coterie.algorithms.parts.checkpointing import Best
+from coterie.algorithms.parts.best_model import Best
 from coterie.algorithms.parts.paper_settings import PPDL_TRAINING
 from coterie.algorithms.parts.selection import choose, possible_senders, require_peers
 from coterie.protocol import Algorithm, Facts, Links, Node, Params, Presets, Round, pull

@@ -1,4 +1,4 @@
-"""Losses for learning from teachers' outputs on one's own samples: (rows, batch, classes) logits."""
+"""Learning from teachers' outputs on one's own samples: losses over (rows, batch, classes) logits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.algorithms.parts.partial import completed
+from coterie.algorithms.parts.heads import completed
 from coterie.protocol.inbox import Inbox
-from coterie.protocol.node import Node, Samples
-from coterie.protocol.trees import Params, Tree, per_row, some_rows
+from coterie.protocol.node import Loss, Node, Samples
+from coterie.protocol.trees import Params, Tree, map_params, per_row, some_rows
+
+_ALL_SAMPLES = 1 << 40  # a batch larger than any node's data
 
 
 def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -77,3 +79,27 @@ def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:
         return own
     count = per_row(inbox.count, own).to(own)
     return (own + count * received) / (count + 1)
+
+
+def full_gradient(node: Node, params: Params, loss: Loss, active: Tensor) -> Params:
+    """Each active row's gradient of `loss` at `params` over its whole training data; else zeros.
+
+    It is what one step with rate 1 takes away. Running statistics of BatchNorm (`node.buffers`) have no
+    gradient: they come out as what one pass over the data takes away, which is to be subtracted whole, not
+    times a learning rate.
+    """
+    stepped = node.train(
+        params,
+        loss=loss,
+        active=active,
+        purpose="gradient",
+        steps=1,
+        batch_size=_ALL_SAMPLES,
+        lr=1.0,
+        lr_decay=1.0,
+        momentum=0.0,
+        weight_decay=0.0,
+        clip=0.0,
+        optimizer="sgd",
+    )
+    return map_params(lambda before, after: before - after, params, stepped)

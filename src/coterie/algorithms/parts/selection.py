@@ -1,11 +1,15 @@
-"""Choosing peers to learn from."""
+"""Choosing peers to learn from: uniformly, or by how well their models do on one's own data (DAC)."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.protocol import Links, Node
+
+_LOWEST_LOSS = 1e-3  # scores stay finite when a loss goes to 0
+_LOWEST_PROBABILITY = 1e-12  # nobody becomes impossible
 
 
 def require_peers(peers: int) -> None:
@@ -35,3 +39,51 @@ def choose(node: Node, candidates: Links, k: int, purpose: str = "peers") -> Lin
     taken = torch.arange(order.shape[1]) < sizes[:, None]
     place = (first[:, None] + order)[taken]
     return Links(candidates.rows[place], candidates.ids[place])
+
+
+def probabilities(scores: Tensor, possible: Tensor, tau: float) -> Tensor:
+    """(rows, nodes) softmax of tau * scores over the possible nodes, in double precision."""
+    logits = (tau * scores.double()).masked_fill(~possible, -torch.inf)
+    p = (logits - logits.amax(1, keepdim=True).clamp(min=0)).exp()
+    p = p / p.sum(1, keepdim=True).clamp(min=_LOWEST_PROBABILITY) + _LOWEST_PROBABILITY
+    p = p.masked_fill(~possible, 0.0)
+    return p / p.sum(1, keepdim=True).clamp(min=_LOWEST_PROBABILITY)
+
+
+def draw(node: Node, p: Tensor, k: int) -> Links:
+    """For each row, k nodes one after another with these probabilities, or all that are possible.
+
+    The k smallest of E / p with exponential E are such a sample.
+    """
+    uniform = (node.rng("peers").bits(p.shape[1]).double() + 0.5) * 2.0**-32
+    order = (-uniform.log() / p).sort(dim=1)
+    rows, place = order.values[:, :k].isfinite().nonzero(as_tuple=True)
+    return Links(rows, order.indices[rows, place])
+
+
+def rescored(
+    scores: Tensor, sampled: Tensor, links: Links, loss: Tensor, heard: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scores of the peers that answered, and of those that they know (two hops)."""
+    known = loss.isfinite()
+    rows, peers, heard = links.rows[known], links.ids[known], heard[known].to(scores.dtype)
+    similarity = 1.0 / loss[known].clamp(min=_LOWEST_LOSS).to(scores.dtype)
+    scores, sampled = scores.clone(), sampled.clone()
+    scores[rows, peers] = similarity
+    sampled[rows, peers] = True
+    for message in _by_rank(rows, peers, similarity):  # the most similar peer comes last, and stays
+        row = rows[message]
+        learn = (heard[message] > 0) & ~sampled[row]
+        learn[torch.arange(len(row)), ids[row]] = False
+        scores[row] = torch.where(learn, heard[message], scores[row])
+    return scores, sampled
+
+
+def _by_rank(rows: Tensor, peers: Tensor, similarity: Tensor) -> list[Tensor]:
+    """Messages in turns with at most one of each row, the least similar sender first."""
+    order = torch.argsort(peers)
+    for key in (similarity, rows):
+        order = order[torch.argsort(key[order], stable=True)]
+    counts = torch.bincount(rows)
+    place = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows[order]]
+    return [order[place == turn] for turn in range(int(counts.max()) if len(rows) else 0)]

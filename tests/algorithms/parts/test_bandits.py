@@ -13,8 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.algorithms.parts.bandits import Arms, Bandit, Choice, pseudo_rewards, tsallis_inf
-from coterie.algorithms.parts.groups import Groups
+from coterie.algorithms.parts.bandits import Arms, Bandit, Choice, Groups, pseudo_rewards, tsallis_inf
 from coterie.protocol import Links
 from coterie.randomness import stream
 
@@ -269,7 +268,7 @@ def test_groups_without_limits_are_all_sets(size: int) -> None:
 @pytest.mark.parametrize("size", [4, 5])
 def test_large_sets_are_counted_in_parts(size: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows and lowest nodes at a time: the sets that a loop over all of them finds."""
-    monkeypatch.setattr("coterie.algorithms.parts.groups._TOGETHER", together)
+    monkeypatch.setattr("coterie.algorithms.parts.bandits._TOGETHER", together)
     rng, n, rows = np.random.default_rng(5), 10, 3
     free = torch.from_numpy(rng.random((rows, n)) < 0.9)
     pulled = torch.stack(
