@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks import algorithms, local_steps, peers, rounds, transport
 from coterie.learning import cores
-from coterie.learning.workers import keep_freed_memory
+from coterie.learning.executor import keep_freed_memory
 
 ALL = {
     "dense": local_steps.dense,

@@ -11,7 +11,7 @@ from torch.nn import functional
 from benchmarks.timing import Row, best_seconds, by_turns
 from coterie.data import Federation, Split
 from coterie.learning import Executor, Workers, cores, cross_entropy, model_tree
-from coterie.learning.settings import LocalWork
+from coterie.learning.local_steps import LocalWork
 from coterie.models import build
 from coterie.randomness import stream
 from coterie.training import Training

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.images import images
 from benchmarks.timing import Row
 from coterie.experiments.api import simulate
-from coterie.learning import cores, executor, jobs
+from coterie.learning import cores, executor, local_steps
 
 _GIB = 1 << 30
 
@@ -89,9 +89,9 @@ class _Clock:
         places: list[tuple[Any, str]] = [
             (executor.Executor, "train"),
             (executor, "draw_batches"),
-            (jobs.Job, "run"),
-            (jobs.Job, "_feed"),
-            (jobs.Feed, "batch"),
+            (local_steps.Job, "run"),
+            (local_steps.Job, "_feed"),
+            (local_steps.Feed, "batch"),
         ]
         originals = [getattr(place, name) for place, name in places]
         for place, name in places:

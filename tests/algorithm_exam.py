@@ -22,7 +22,7 @@ from coterie.catalogue import algorithms
 from coterie.data import Federation, from_peers
 from coterie.learning import Executor, ExecutorName, Workers
 from coterie.protocol import Algorithm
-from coterie.protocol.state import named_tensors
+from coterie.protocol.trees import named_tensors
 from coterie.randomness import numpy_generator
 from coterie.simulation import RoundRecord, Simulation
 from coterie.topology import Topology, make

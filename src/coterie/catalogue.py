@@ -96,7 +96,7 @@ topologies: Registry[Any] = Registry(
     {
         "directed": "coterie.topology.directed:Directed",
         "exponential": "coterie.topology.directed:Exponential",
-        "edges": "coterie.topology.given:Edges",
+        "edges": "coterie.topology.making:Edges",
         "ring": "coterie.topology.lattices:Ring",
         "full": "coterie.topology.lattices:Full",
         "star": "coterie.topology.lattices:Star",

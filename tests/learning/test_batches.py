@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.learning.batches import draw_batches, local_steps
-from coterie.learning.settings import LocalWork
+from coterie.learning.local_steps import LocalWork, draw_batches, local_steps
 from coterie.learning.updates import SGD
 from coterie.randomness import stream
 from coterie.training import Training

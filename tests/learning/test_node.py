@@ -13,8 +13,16 @@ from torch import Tensor, nn
 
 from coterie.data import Federation, Split, from_peers
 from coterie.errors import ConfigError, ContractError, DivergedError
-from coterie.learning import Executor, ExecutorName, LearningNode, Workers, check_module, jobs, model_tree
-from coterie.learning.settings import LocalWork
+from coterie.learning import (
+    Executor,
+    ExecutorName,
+    LearningNode,
+    Workers,
+    check_module,
+    local_steps,
+    model_tree,
+)
+from coterie.learning.local_steps import LocalWork
 from coterie.learning.updates import SGD, Proximal
 from coterie.protocol import Batch, Params, Samples
 from coterie.topology import make
@@ -210,7 +218,7 @@ def test_what_a_loss_prepares_for_many_steps_is_that_of_each_batch(
     executor: ExecutorName, steps_at_a_time: int, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 5, 1 and 8 samples in batches of 3 there is padding, and rows end their epochs at other steps."""
-    monkeypatch.setattr(jobs, "_PREPARED_STEPS", steps_at_a_time)
+    monkeypatch.setattr(local_steps, "_PREPARED_STEPS", steps_at_a_time)
     n = node(workers, executor, training=Training(batch_size=3, epochs=2, lr=0.1, clip=0.0))
     table = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -270,7 +278,7 @@ def test_batches_do_not_depend_on_how_many_are_gathered_together(
 ) -> None:
     n = node(workers, training=Training(batch_size=3, epochs=2, lr=0.1, clip=0.0))
     expected = n.train(n.initial())
-    monkeypatch.setattr(jobs, "_GATHER_BYTES", inputs_at_a_time)
+    monkeypatch.setattr(local_steps, "_GATHER_BYTES", inputs_at_a_time)
     for name, value in n.train(n.initial()).items():
         assert torch.equal(value, expected[name]), name
 

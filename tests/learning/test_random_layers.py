@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from coterie.data import Federation, from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, Workers, cross_entropy, model_tree
+from coterie.learning.local_steps import LocalWork
 from coterie.learning.own_randomness import OwnRandomness
-from coterie.learning.settings import LocalWork
 from coterie.protocol import Params
 from coterie.randomness import stream
 from coterie.simulation import fastest_executor

@@ -19,8 +19,7 @@ from coterie.data import Federation, from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, ExecutorName, Workers, cross_entropy, model_tree
 from coterie.learning.batched import OneByOne, Vmapped
-from coterie.learning.batches import draw_batches, local_steps
-from coterie.learning.settings import LocalWork
+from coterie.learning.local_steps import LocalWork, draw_batches, local_steps
 from coterie.learning.stacked import StackedLayers
 from coterie.learning.updates import Moved, Outer, add_, clipped, moved, norm, scaled
 from coterie.protocol import Batch, Loss, Params

@@ -17,7 +17,7 @@ from coterie.catalogue import algorithms
 from coterie.data import from_peers
 from coterie.errors import ContractError, RunFolderError
 from coterie.learning import Executor, Workers
-from coterie.protocol.state import keep_offline, named_tensors, rebuilt
+from coterie.protocol.trees import keep_offline, named_tensors, rebuilt
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation, load_checkpoint, save_checkpoint, write_atomically
 from coterie.topology import make

@@ -17,7 +17,7 @@ from coterie.data import Federation, from_peers
 from coterie.learning import Executor, ExecutorName, Workers
 from coterie.protocol import Params
 from coterie.protocol.sealing import SealingKind
-from coterie.protocol.state import named_tensors
+from coterie.protocol.trees import named_tensors
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation
 from coterie.topology import Churn, Loss, Topology, make

@@ -18,7 +18,7 @@ from coterie.algorithms.parts.distillation import (
 )
 from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING
 from coterie.errors import ConfigError
-from coterie.learning.losses import sample_cross_entropy
+from coterie.learning.local_steps import sample_cross_entropy
 from coterie.protocol import (
     Algorithm,
     Batch,

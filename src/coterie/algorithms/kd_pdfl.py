@@ -15,7 +15,7 @@ from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.star_fedavg import EMNIST, IOT, StarNode, local_steps, require_interval
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average
-from coterie.protocol.averaging import share_per_row
+from coterie.protocol.inbox import share_per_row
 from coterie.protocol.trees import Tree
 
 _ROUNDING = 1e-10  # distances below this are those of equal models

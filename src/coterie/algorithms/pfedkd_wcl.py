@@ -14,7 +14,7 @@ from coterie.algorithms.fedavg import adopt, require_fraction
 from coterie.algorithms.parts.distillation import full_gradient, kl_divergence, kl_from, of_samples, softened
 from coterie.algorithms.parts.paper_settings import PFEDKD_WCL_TRAINING
 from coterie.errors import ConfigError
-from coterie.learning.losses import cross_entropy
+from coterie.learning.local_steps import cross_entropy
 from coterie.protocol import (
     Batch,
     Facts,

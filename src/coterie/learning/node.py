@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Federation, Split
-from coterie.errors import ContractError
+from coterie.errors import ContractError, DivergedError
 from coterie.learning.batched import model_tree
-from coterie.learning.divergence import diverged
 from coterie.learning.executor import Executor, Visit
-from coterie.learning.losses import cross_entropy, sample_cross_entropy
-from coterie.learning.settings import LocalWork
+from coterie.learning.local_steps import LocalWork, cross_entropy, sample_cross_entropy
 from coterie.models import head_names
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream, shared_stream, stream
 from coterie.topology import Graph
 from coterie.training import Training
+
+_SHOWN = 5  # peers that an error names
 
 
 @dataclass
@@ -229,3 +229,13 @@ class LearningNode:
         bad = losses.isinf()
         if bool(bad.any()):
             raise diverged(self.ids[bad], self.round, self.training)
+
+
+def diverged(peers: Tensor, round: int, training: Training, loss: str = "loss") -> DivergedError:
+    """That the loss of these peers (ids) became NaN or infinite in this round; -1: before the first."""
+    shown = ", ".join(map(str, peers[:_SHOWN].tolist())) + (", ..." if len(peers) > _SHOWN else "")
+    when = "before the first round" if round < 0 else f"in round {round + 1}"
+    return DivergedError(
+        f"the {loss} of peer {shown} became NaN or infinite {when}; "
+        f"try a smaller training.lr{'' if training.clip else ' or set training.clip'}"
+    )

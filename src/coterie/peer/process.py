@@ -30,7 +30,7 @@ from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
 from coterie.peer.network.transport import Body, Transport
 from coterie.protocol import Algorithm, Exchange, Inbox, Params
-from coterie.protocol.state import keep_offline
+from coterie.protocol.trees import keep_offline
 from coterie.topology import Topology
 
 _log = logging.getLogger("coterie.peer")

@@ -1,12 +1,10 @@
 """The contract between algorithms and whatever runs them; no I/O."""
 
 from coterie.protocol.algorithm import Algorithm, Facts, ModelAlgorithm, ModelState, Point, Presets, Round
-from coterie.protocol.averaging import average
 from coterie.protocol.exchange import Exchange, Links
-from coterie.protocol.hub import everyone, from_hub, sample_clients, to_hub
-from coterie.protocol.inbox import Bundle, Inbox, SealedInbox
+from coterie.protocol.inbox import Bundle, Inbox, SealedInbox, average
 from coterie.protocol.node import Batch, Loss, Node, Prepare, Samples, Scores
-from coterie.protocol.pull import pull
+from coterie.protocol.patterns import everyone, from_hub, pull, sample_clients, to_hub
 from coterie.protocol.trees import Params, Tree
 
 __all__ = [

@@ -1,13 +1,15 @@
 """Trees: tensors in (nested) dictionaries, each with a leading axis of rows.
 
 A model's parameters are a flat tree from parameter name to stacked tensor; what a node sends may
-nest such trees, for example `{"model": params, "mass": mass}`.
+nest such trees, for example `{"model": params, "mass": mass}`. An algorithm's state may have dataclasses
+in it as well: `named_tensors` and what follows serve checkpoints, and rows that sit out a round.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from coterie.errors import ContractError
 
 Params: TypeAlias = dict[str, Tensor]
 Tree: TypeAlias = "Tensor | Mapping[str, Tree]"
+S = TypeVar("S")
 
 
 def map_tree(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
@@ -121,3 +124,51 @@ def _layer(name: str) -> str:
 def _child(tree: Tree, key: str) -> Tree:
     assert not isinstance(tree, Tensor)
     return tree[key]
+
+
+def named_tensors(state: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a state with its place, written `field/inner`."""
+    if isinstance(state, Tensor):
+        yield prefix, state
+        return
+    for key, value in _children(state, prefix):
+        yield from named_tensors(value, f"{prefix}/{key}" if prefix else key)
+
+
+def rebuilt(state: S, replace: Callable[[str, Tensor], Tensor], prefix: str = "") -> S:
+    """The same state with every tensor replaced."""
+    if isinstance(state, Tensor):
+        return replace(prefix, state)  # type: ignore[return-value]
+    new = {
+        key: rebuilt(value, replace, f"{prefix}/{key}" if prefix else key)
+        for key, value in _children(state, prefix)
+    }
+    if isinstance(state, dict):
+        return new  # type: ignore[return-value]
+    return dataclasses.replace(state, **new)  # type: ignore[type-var]
+
+
+def keep_offline(old: S, new: S, online: Tensor) -> S:
+    """The new state for rows that took part, the old one for the others."""
+    if bool(online.all()):
+        return new
+    before = dict(named_tensors(old))
+
+    def choose(name: str, tensor: Tensor) -> Tensor:
+        if tensor.shape != before[name].shape:
+            raise ContractError(f"state {name!r} changed its shape; tensors of a state must keep theirs")
+        return torch.where(per_row(online, tensor).to(tensor.device), tensor, before[name])
+
+    return rebuilt(new, choose)
+
+
+def _children(state: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(state, dict):
+        yield from state.items()
+    elif dataclasses.is_dataclass(state) and not isinstance(state, type):
+        for field in dataclasses.fields(state):
+            yield field.name, getattr(state, field.name)
+    else:
+        raise ContractError(
+            f"state {where!r} is a {type(state).__name__}; a state is made of dataclasses, dicts and tensors"
+        )

@@ -1,10 +1,17 @@
 """The simulator: all nodes of an experiment in one process."""
 
 from coterie.files import write_atomically
-from coterie.simulation.architectures import Architecture, PeerModels
 from coterie.simulation.calibration import fastest_executor
 from coterie.simulation.checkpoint import load_checkpoint, save_checkpoint
-from coterie.simulation.engine import POINTS, Evaluation, RoundRecord, Simulation, Totals
+from coterie.simulation.engine import (
+    POINTS,
+    Architecture,
+    Evaluation,
+    PeerModels,
+    RoundRecord,
+    Simulation,
+    Totals,
+)
 from coterie.simulation.router import Router, Traffic
 
 __all__ = [

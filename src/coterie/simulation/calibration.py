@@ -11,7 +11,7 @@ from torch import nn
 from coterie.data import Federation
 from coterie.errors import ConfigError
 from coterie.learning import Executor, ExecutorName, Workers, cross_entropy, model_tree
-from coterie.learning.settings import LocalWork
+from coterie.learning.local_steps import LocalWork
 from coterie.randomness import stream
 from coterie.training import Training
 

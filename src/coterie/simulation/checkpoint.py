@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.errors import DamagedRunError
 from coterie.files import write_atomically
-from coterie.protocol.state import named_tensors, rebuilt
+from coterie.protocol.trees import named_tensors, rebuilt
 from coterie.simulation.engine import Simulation, Totals
 
 _FORMAT = "coterie-checkpoint-1"

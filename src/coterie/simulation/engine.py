@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from coterie.data import Federation
 from coterie.errors import ContractError
 from coterie.learning import Executor, LearningNode
-from coterie.learning.divergence import diverged
+from coterie.learning.node import diverged
 from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
 from coterie.protocol.sealing import SealingKind
-from coterie.protocol.state import keep_offline
-from coterie.simulation.architectures import Architecture, PeerModels, cut
+from coterie.protocol.trees import keep_offline
 from coterie.simulation.router import Router, Traffic
 from coterie.topology import Topology
 from coterie.training import Training
@@ -25,6 +24,23 @@ from coterie.training import Training
 POINTS = ("after_local", "after_mixing")
 _Known: TypeAlias = dict[tuple[int, ...], tuple[Params, Scores, Scores | None]]
 """Scores of models of this round, by the identity of their tensors, which must live as long."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Nodes that have another network than the others."""
+
+    ids: Tensor
+    executor: Executor
+
+
+@dataclass(frozen=True)
+class PeerModels:
+    """The personal models of peers with the same network."""
+
+    peers: Tensor  # (k,) ids, sorted
+    params: Params  # (k, ...)
+    module: nn.Module  # the network, with its initial weights
 
 
 @dataclass(frozen=True)
@@ -247,6 +263,17 @@ class Simulation:
             own_module=self.own_module,
             others=[executor for executor in executors if executor is not part.executor],
         )
+
+
+def cut(shards: Sequence[Tensor], usual: Executor, others: Sequence[Architecture]) -> list[Architecture]:
+    """Blocks of nodes with one network each, out of shards with any."""
+    nodes = 1 + max(int(ids.max()) for ids in shards)
+    which = torch.zeros(nodes, dtype=torch.long)
+    for number, other in enumerate(others):
+        which[other.ids] = number + 1
+    executors = [usual, *(other.executor for other in others)]
+    parts = [(ids[which[ids] == kind], executors[kind]) for ids in shards for kind in range(len(executors))]
+    return [Architecture(ids, executor) for ids, executor in parts if len(ids)]
 
 
 def _measured(node: LearningNode, params: Params) -> Scores:

@@ -4,12 +4,10 @@ Everything follows from (seed, round) alone, so simulated and real peers agree o
 a coordinator.
 """
 
-from coterie.topology.catalogue import GraphKind
 from coterie.topology.faults import Churn, Loss
-from coterie.topology.graph import Graph
+from coterie.topology.graphs import Graph, GraphKind, Topology
 from coterie.topology.making import make
 from coterie.topology.mixing import matrix, metropolis, mixing_schemes, push_sum, uniform
-from coterie.topology.schedule import Topology
 
 __all__ = [
     "Churn",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.errors import TopologyError
 from coterie.randomness import stream
-from coterie.topology.catalogue import GraphKind, LinkEnds, check_size
+from coterie.topology.graphs import GraphKind, LinkEnds, check_size
 
 
 @dataclass(frozen=True)

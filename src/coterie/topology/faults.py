@@ -11,8 +11,7 @@ from torch import Tensor
 
 from coterie.errors import TopologyError
 from coterie.randomness import digest, philox, stream
-from coterie.topology.graph import Graph
-from coterie.topology.schedule import Topology
+from coterie.topology.graphs import Graph, Topology
 
 
 class _Wrapper(Topology):

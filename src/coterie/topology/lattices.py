@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from coterie.errors import TopologyError
-from coterie.topology.catalogue import GraphKind, LinkEnds, both_ways, check_size
+from coterie.topology.graphs import GraphKind, LinkEnds, both_ways, check_size
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.errors import TopologyError
 from coterie.registry import Registry
-from coterie.topology.graph import Graph
+from coterie.topology.graphs import Graph
 
 Scheme = Callable[[Graph, Tensor, Tensor], Tensor]
 

@@ -11,7 +11,7 @@ import torch
 
 from coterie.catalogue import algorithms
 from coterie.errors import ConfigError
-from coterie.learning.batches import draw_batches
+from coterie.learning.local_steps import draw_batches
 from coterie.randomness import stream
 
 Check = Callable[..., None]

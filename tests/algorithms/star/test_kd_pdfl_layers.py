@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.algorithms.kd_pdfl import KDPDFL
 from coterie.errors import ConfigError
 from coterie.learning import Executor, ExecutorName, Workers
-from coterie.protocol.state import named_tensors
+from coterie.protocol.trees import named_tensors
 from coterie.simulation import Architecture, Simulation, load_checkpoint, save_checkpoint
 
 BASE, HEAD = ("first.weight", "first.bias"), ("head.weight", "head.bias")

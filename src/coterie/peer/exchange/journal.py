@@ -24,7 +24,7 @@ from torch import Tensor
 
 from coterie.errors import RunFolderError
 from coterie.files import write_atomically
-from coterie.protocol.state import named_tensors, rebuilt
+from coterie.protocol.trees import named_tensors, rebuilt
 
 S = TypeVar("S")
 

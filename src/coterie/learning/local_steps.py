@@ -1,24 +1,141 @@
-"""Local training of one chunk of rows: its mini-batches, and all its steps."""
+"""One call of `node.train` on some rows: its settings, its loss, its mini-batches and its steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.functional import pad
 
 from coterie.data import Federation
+from coterie.errors import ConfigError
 from coterie.learning.batched import BatchedModel
-from coterie.learning.batches import Batches
-from coterie.learning.settings import LocalWork
-from coterie.learning.updates import Gradients, clipped
+from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Update, clipped
 from coterie.protocol.node import Batch, Loss, Prepare, Samples
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream
+from coterie.training import Training
 
 _GATHER_BYTES = 4 << 20  # inputs of training batches that are gathered together
 _PREPARED_STEPS = 64  # local steps for which a loss prepares at once
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
+
+
+def optimiser(training: Training) -> Update:
+    """The rule that turns gradients into steps."""
+    if training.optimizer == "adam":
+        return Adam(weight_decay=training.weight_decay)
+    return SGD(momentum=training.momentum, weight_decay=training.weight_decay)
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """One call of `node.train`, resolved: the settings, and what the algorithm added."""
+
+    training: Training
+    update: Update
+    lr: float
+    stream: str = "batches"
+    epochs: Tensor | None = None  # (rows,) uneven compute
+    batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
+
+    @classmethod
+    def resolve(
+        cls, training: Training, round: int, settings: dict[str, Any], ids: Tensor | None = None
+    ) -> LocalWork:
+        """Combine the experiment's settings with an algorithm's overrides. ids: of the rows."""
+        if {"epochs", "steps"} & settings.keys():
+            training = replace(training, epoch_groups=0)  # the algorithm's own number of epochs, for all
+        settings = dict(settings)
+        update: Callable[[Training], Update] = settings.pop("update", optimiser)
+        stream = settings.pop("stream", "batches")
+        uneven = settings["epochs"] if isinstance(settings.get("epochs"), Tensor) else None
+        if uneven is not None:
+            del settings["epochs"]
+        elif training.epoch_groups and ids is not None:
+            uneven = 1 + ids % training.epoch_groups
+        mu, anchor = settings.pop("proximal", (0.0, None))
+        per_step = settings.pop("batches_per_step", 1)
+        around: Callable[[Update], Update] | None = settings.pop("around", None)
+        merged = Training(**{**vars(training), **settings})
+        if settings.get("momentum") and merged.optimizer == "adam":
+            raise ConfigError(
+                f"the algorithm has a momentum of its own, {settings['momentum']}, which training.optimizer "
+                "'adam' has no use for; take 'sgd', or set the algorithm's momentum to 0"
+            )
+        rule = update(merged)
+        if around is not None:
+            rule = around(rule)
+        if mu:
+            rule = Proximal(mu, anchor, rule)
+        return cls(merged, rule, merged.lr_at(round), stream, uneven, per_step)
+
+
+def sample_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """(rows, batch) cross-entropy of each sample."""
+    return functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """(rows,) mean cross-entropy of each row's batch."""
+    return batch.mean(sample_cross_entropy(logits, batch.y))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Mini-batches of some rows: positions in each row's training data."""
+
+    index: Tensor  # (rows, steps, batch)
+    sizes: Tensor  # (rows, steps) samples in each batch; the last batch of an epoch may be smaller
+
+    def of(self, rows: slice, steps: int) -> Batches:
+        """The first steps of some rows, without columns that none of them fills."""
+        sizes = self.sizes[rows, :steps]
+        return Batches(self.index[rows, :steps, : int(sizes.max())], sizes)
+
+
+def local_steps(n_samples: Tensor, work: LocalWork) -> Tensor:
+    """(rows,) number of mini-batches; rows without data take none."""
+    training = work.training
+    if training.steps is not None:
+        steps = torch.full_like(n_samples, training.steps)
+    else:
+        epochs = torch.full_like(n_samples, training.epochs) if work.epochs is None else work.epochs
+        steps = epochs * _per_epoch(n_samples, training.batch_size)
+    return torch.where(n_samples > 0, steps * work.batches_per_step, 0)
+
+
+def draw_batches(stream: Stream, n_samples: Tensor, steps: Tensor, batch_size: int) -> Batches:
+    """Shuffle each row's samples in every epoch and cut them into batches, until its steps are done."""
+    rows, longest = len(n_samples), int(steps.max())
+    batch_size = min(batch_size, int(n_samples.max()))
+    per_epoch = _per_epoch(n_samples, batch_size)
+    index = torch.zeros(rows, longest, batch_size, dtype=torch.long)
+    alike = bool((n_samples == n_samples[0]).all() and (steps == longest).all())
+    for epoch in range(int((steps / per_epoch).ceil().max())):
+        going = (epoch * per_epoch < steps).nonzero().flatten()  # few, if some have far less data than others
+        samples, width = n_samples[going], int(n_samples[going].max())
+        order = replace(stream, ids=stream.ids[going]).permutation(samples, width, index=epoch)
+        if alike:  # the batches of an epoch are the order itself, cut: no need to place every sample
+            first = epoch * int(per_epoch[0])
+            cut = pad(order, (0, int(per_epoch[0]) * batch_size - width)).view(rows, -1, batch_size)
+            index[:, first : first + cut.shape[1]] = cut[:, : longest - first]
+            continue
+        position = torch.arange(width)
+        step = epoch * per_epoch[going, None] + position // batch_size  # (going, width)
+        row, column = ((position < samples[:, None]) & (step < steps[going, None])).nonzero(as_tuple=True)
+        index[going[row], step[row, column], column % batch_size] = order[row, column]
+    within_epoch = torch.arange(longest) % per_epoch[:, None]
+    sizes = (n_samples[:, None] - within_epoch * batch_size).clamp(max=batch_size)
+    return Batches(index, sizes)
+
+
+def _per_epoch(n_samples: Tensor, batch_size: int) -> Tensor:
+    return (n_samples + batch_size - 1) // batch_size
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,26 @@
-"""Exchanges with a hub: one more node, without data, that all others can reach."""
+"""Exchanges that many algorithms make: asking some nodes for what they have, and sending to and from a hub.
+
+A hub is one more node, without data, that all others can reach.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
 
 from coterie.protocol.exchange import Exchange, Links
+from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Node
 from coterie.protocol.trees import Tree
+
+
+def pull(payload: Tree, wanted: Links, *, sealed: bool = False) -> Generator[Exchange, Inbox, Inbox]:
+    """Ask the wanted nodes for their payload, and answer those who ask for ours."""
+    asked = yield Exchange({}, to=wanted)
+    answers = yield Exchange(payload, to=asked.links, sealed=sealed, expect=wanted)
+    return answers
 
 
 def sample_clients(node: Node, participation: float) -> Tensor:
