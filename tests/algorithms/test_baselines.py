@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.dac import DAC
-from coterie.algorithms.dac_var import DACVar
+from coterie.algorithms.dac import DAC, DACVar
 from coterie.algorithms.dfedavgm import DFedAvgM
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.fedprox import FedProx
 from coterie.algorithms.gossip_fedavg import GossipFedAvg
 from coterie.algorithms.local import Local
-from coterie.algorithms.oracle import Oracle
-from coterie.algorithms.random_gossip import RandomGossip
+from coterie.algorithms.random_gossip import Oracle, RandomGossip
 from coterie.data import Federation, from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, Workers

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms.dac import DAC, DACState
-from coterie.algorithms.dac_var import DACVar
+from coterie.algorithms.dac import DAC, DACState, DACVar
 from coterie.algorithms.parts.selection import draw, probabilities, rescored
 from coterie.algorithms.random_gossip import RandomGossip
 from coterie.errors import ConfigError

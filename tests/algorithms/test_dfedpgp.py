@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms.dfedavgm_p import DFedAvgMP
+from coterie.algorithms.dfedavgm import DFedAvgMP
 from coterie.algorithms.dfedpgp import DFedPGP
 from coterie.algorithms.osgp import OSGP
 from coterie.algorithms.parts.push_sum import check_mass

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms.ppdl import PPDL
-from coterie.algorithms.ppdl_var import PPDLVar
+from coterie.algorithms.ppdl import PPDL, PPDLVar
 from coterie.data import Federation, from_peers
 from coterie.errors import ConfigError, SealedError
 from coterie.learning import Executor, Workers

@@ -13,8 +13,7 @@ import torch
 from behaviour.measuring import Table, over_seeds, table
 
 from coterie.algorithms.parts.bandits import Bandit
-from coterie.algorithms.ppdl import PPDL
-from coterie.algorithms.ppdl_var import PPDLVar
+from coterie.algorithms.ppdl import PPDL, PPDLVar
 from coterie.protocol import Links
 from coterie.randomness import stream
 from coterie.topology import make

@@ -1,7 +1,11 @@
-"""DAC: Listo Zec et al., Decentralized Adaptive Clustering of Deep Nets (FL-IJCAI 2022)."""
+"""DAC: Listo Zec et al., Decentralized Adaptive Clustering of Deep Nets (FL-IJCAI 2022).
+
+DAC-var, whose tau grows with time, is what PPDL's authors compare with.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -88,6 +92,22 @@ class DAC(Algorithm[DACState]):
 
     def tau_in(self, round: int) -> float:
         return self.tau
+
+
+@dataclass(frozen=True)
+class DACVar(DAC):
+    """DAC that explores at first and exploits later.
+
+        tau(t) = 2 a / (1 + exp(-0.2 t)) - a + 1,   a = tau
+
+    so tau(0) = 1, and tau(t) goes to tau + 1.
+
+    Differs from the paper: the schedule is that of the authors' code. Everything else, and what differs, is
+    as in dac.
+    """
+
+    def tau_in(self, round: int) -> float:
+        return 2 * self.tau / (1 + math.exp(-0.2 * round)) - self.tau + 1
 
 
 def _judge(node: Node, inbox: Inbox, state: DACState) -> tuple[Tensor, Tensor, Tensor]:

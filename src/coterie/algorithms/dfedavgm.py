@@ -1,4 +1,7 @@
-"""DFedAvgM: Sun, Li and Wang, Decentralized Federated Averaging (TPAMI 2022)."""
+"""DFedAvgM: Sun, Li and Wang, Decentralized Federated Averaging (TPAMI 2022).
+
+DFedAvgM-P, with a head that stays at home, is the ablation of DFedPGP (Liu et al., CVPR 2024).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from coterie.algorithms.d_psgd import DPSGD
+from coterie.algorithms.parts.heads import check_head, head_settings, pick, train_head_then_body
 from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING
-from coterie.protocol import Presets
+from coterie.protocol import Exchange, Facts, ModelState, Node, Presets, Round
 
 _BLEND_DFL = {
     **{key: value for key, value in BLEND_DFL_TRAINING.items() if key != "training.momentum"},
@@ -40,3 +44,41 @@ class DFedAvgM(DPSGD):
 
     def local_settings(self) -> dict[str, Any]:
         return {"momentum": self.momentum}
+
+
+@dataclass(frozen=True)
+class DFedAvgMP(DFedAvgM):
+    """DFedPGP on undirected links: only the body is mixed.
+
+        v_i <- v_i - lr_v grad_v F_i(z_i, v_i)              K_v epochs, body frozen
+        z_i <- z_i - lr_u grad_u F_i(z_i, v_i)              K_u epochs, head frozen
+        z_i <- sum_j W_ij z_j                               over the neighbours and oneself
+
+    Both with heavy-ball `momentum`, reset in every round, in the place of `training.momentum`. K_u is
+    `training.epochs`, K_v is `head_epochs`.
+
+    Differs from the paper: it names the method without describing it; the local part is taken from DFedPGP,
+    so that the links are the only difference between the two.
+    """
+
+    head_epochs: int = 1  # K_v
+    head_lr: float | None = None  # lr_v; None: training.lr
+
+    facts = Facts(
+        paper="Liu et al. 2024 (ablation)",
+        measured="after_mixing",
+        communication="one body to each neighbour",
+        free_running=True,
+        architectures=True,
+    )
+    presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
+
+    def __post_init__(self) -> None:
+        check_head(self.head_epochs, self.head_lr)
+
+    def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+        head = head_settings(self.head_epochs, self.head_lr)
+        mine = train_head_then_body(state.params, node, head, {}, **self.local_settings())
+        node.measure(after_local=mine)
+        inbox = yield Exchange(pick(mine, node.body))
+        return ModelState(self.mixed(mine, inbox, node))

@@ -1,9 +1,14 @@
-"""Random gossip: the baseline of PPDL (Listo Zec et al., 2025) that learns from anyone."""
+"""Two baselines of PPDL (Listo Zec et al., 2025).
+
+Random gossip learns from anyone. Oracle, the upper baseline, is told who belongs to whose cluster.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
+
+import torch
 
 from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
 from coterie.algorithms.parts.best_model import Best
@@ -67,3 +72,26 @@ class RandomGossip(Algorithm[PullState]):
     def candidates(self, node: Node) -> Links:
         """From whom a node may learn."""
         return possible_senders(node)
+
+
+@dataclass(frozen=True)
+class Oracle(RandomGossip):
+    """Random gossip restricted to the node's own true cluster.
+
+        G <- M nodes of one's own cluster, or all of them when there are fewer; then as random gossip
+
+    No real node could know the clusters: it shows what perfect selection would give.
+
+    Differs from the paper: nothing known. Where a cluster has fewer than M others, all of them are taken.
+    """
+
+    facts = replace(RandomGossip.facts, clusters=True)
+
+    def candidates(self, node: Node) -> Links:
+        everyone = possible_senders(node)
+        assert node.clusters is not None
+        nobody = node.clusters.new_full((1,), -1)  # the cluster of a hub, which is the last node
+        cluster = torch.cat((node.clusters, nobody)) if node.hub is not None else node.clusters
+        mine = cluster[node.ids[everyone.rows]]
+        same = (mine == cluster[everyone.ids]) & (mine >= 0)
+        return Links(everyone.rows[same], everyone.ids[same])

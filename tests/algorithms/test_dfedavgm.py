@@ -1,4 +1,7 @@
-"""DFedAvgM-P: the body mixes, the head stays; that it equals DFedPGP on regular graphs is tested there."""
+"""DFedAvgM-P: the body mixes, the head stays; that it equals DFedPGP on regular graphs is tested there.
+
+DFedAvgM itself is in test_baselines.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.dfedavgm import DFedAvgM
-from coterie.algorithms.dfedavgm_p import DFedAvgMP
+from coterie.algorithms.dfedavgm import DFedAvgM, DFedAvgMP
 from coterie.algorithms.local import Local
 from coterie.errors import ConfigError
 from coterie.simulation import Simulation
@@ -72,14 +74,27 @@ def test_without_body_epochs_and_head_epochs_nothing_but_mixing(small_simulation
         torch.testing.assert_close(simulation.personal()[name], value)  # equal models are a fixed point
 
 
-def test_heads_become_different_and_isolated_peers_train_alone(small_simulation: Build) -> None:
+def test_heads_become_different_where_bodies_become_equal(small_simulation: Build) -> None:
+    simulation = small_simulation(DFedAvgMP(), "full", sizes=(4, 5, 6))
+    simulation.step()
+    models = simulation.personal()
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        for name in HEAD:
+            assert not torch.allclose(models[name][one], models[name][other])
+        for name in BODY:
+            torch.testing.assert_close(models[name][one], models[name][other])
+
+
+def test_isolated_peers_train_alone(small_simulation: Build) -> None:
+    """Local moves body and head at once from the same point: the same first step of the body."""
     ours = small_simulation(DFedAvgMP(momentum=0.0, head_epochs=0), np.zeros((3, 3)), sizes=(4, 5, 6))
-    still_head = small_simulation(Local(), "full", sizes=(4, 5, 6))
-    ours.step(), still_head.step()
-    trained = ours.personal()
-    assert torch.equal(trained["2.weight"][0], trained["2.weight"][1])
-    for name in BODY:  # Local moves both at once from the same point: the same first body step
-        torch.testing.assert_close(trained[name], still_head.personal()[name])
+    alone = small_simulation(Local(), "full", sizes=(4, 5, 6))
+    start = ours.personal()
+    ours.step(), alone.step()
+    for name in BODY:
+        torch.testing.assert_close(ours.personal()[name], alone.personal()[name])
+    for name in HEAD:  # no epochs, no mixing
+        assert torch.equal(ours.personal()[name], start[name])
 
 
 def test_settings_that_cannot_be() -> None:
