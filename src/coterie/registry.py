@@ -75,9 +75,13 @@ class Registry(Generic[T]):
     def __contains__(self, name: str) -> bool:
         return name in self._factories
 
-    def __getitem__(self, name: str) -> Callable[..., T]:
+    def require(self, name: str) -> None:
+        """Fail if there is no such name. Imports nothing."""
         if name not in self._factories:
             raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self)}")
+
+    def __getitem__(self, name: str) -> Callable[..., T]:
+        self.require(name)
         found = self._factories[name]
         if isinstance(found, str):
             module, _, attribute = found.partition(":")

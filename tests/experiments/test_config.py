@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.errors import ConfigError, CoterieError
+from coterie.errors import ConfigError, CoterieError, TopologyError
 from coterie.experiments.runs.history import distribution
-from coterie.experiments.setup.config import build_algorithm, load_toml, override, resolve
+from coterie.experiments.setup.config import build_algorithm, load_toml, override, resolve, resolve_to_run
 from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import Experiment
 
@@ -267,3 +269,101 @@ def test_distribution_by_hand() -> None:
     ten = distribution(torch.arange(10.0))
     assert ten is not None
     assert ten["worst_decile"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"algorithm": "d-psdg"}, "did you mean d-psgd"),
+        ({"topology": "random-regular(30)", "peers": 4}, "does not exist"),
+        ({"topology": "random-regular(-1)", "peers": 4}, "allow k from 1 to 3"),
+        ({"topology": "grid(2,3)", "peers": 4}, "does not have 4 places"),
+        ({"topology": "edges(missing.csv)"}, "cannot be read"),
+        ({"algorithm": "d-psgd(metropolitan)"}, "'uniform' or 'metropolis'"),
+        ({"algorithm": "d-psgd(uniform,2)"}, "at most 1 settings"),
+        ({"algorithm": "d-psgd(mixng=uniform)"}, "did you mean mixing"),
+        ({"algorithm": "fedavg(2)"}, "fraction"),
+        ({"algorithm": "d-psgd", "settings": {"mixin": 1}}, "did you mean mixing"),
+        ({"algorithm": "dfedavgm", "preset": "blend"}, "blend-dfl"),
+        ({"algorithm": "fedavg", "topology": "ring"}, "star"),
+        ({"data": "minst"}, "did you mean mnist"),
+        ({"data": "synthetic(-1,1)"}, "alpha"),
+        ({"model": "mlpp"}, "did you mean mlp"),
+        ({"model": "mlp(0)"}, "at least 1"),
+        ({"model": "mlp(a)"}, "hidden must be int"),
+        ({"partition": "dirichlett(1)"}, "did you mean dirichlet"),
+        ({"partition": "dirichlet(-1)"}, "above 0"),
+        ({"partition": "rotations()"}, "rotations(4)"),
+        ({"topology": "rng"}, "did you mean ring"),
+        ({"topology": "random-regular"}, "random-regular(k,every=0)"),
+        ({"topology": "random-regular(k=2,evry=1)"}, "did you mean every"),
+        ({"topology": "random-regular(1.5)"}, "k must be int"),
+        ({"peers": 0}, "peers"),
+        ({"peerz": 1}, "did you mean peers"),
+        ({"training": {"lrr": 1}}, "did you mean lr"),
+        ({"training": {"momentum": 2}}, "momentum"),
+        ({"training": {"optimizer": "adm"}}, "'sgd' or 'adam'"),
+        ({"training": 3}, "section"),
+        ({"settings": 3}, "section"),
+        ({"execution": {"executor": "stack"}}, "'stacked'"),
+    ],
+)
+def test_mistakes_are_answered_with_what_helps(table: dict[str, Any], words: str) -> None:
+    with pytest.raises((ConfigError, TopologyError)) as error:
+        resolve(table)
+    assert words in str(error.value)
+
+
+def test_files_may_be_missing_until_a_run() -> None:
+    resolve({"model": "missing.py:Net", "data": "missing.py:load"})
+    resolve({"data": "mnist"})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"model": "missing.py:Net"}, "there is no file"),
+        ({"data": "missing.py:load"}, "there is no file"),
+        ({"data": "own"}, "passed to coterie.simulate"),
+        ({"model": "own"}, "passed to coterie.simulate"),
+        ({"data": "mnist"}, "--data-dir"),
+        ({"data": "mnist", "data_dir": "nowhere"}, "nowhere does not exist"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_a_run(
+    table: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CoterieError) as error:
+        resolve_to_run(table)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"algorithm": "d-psdg"},
+        {"data": "minst"},
+        {"model": "mlpp(3)"},
+        {"models": {"mlpp": "0-3"}},
+        {"partition": "dirichlett(1)"},
+        {"topology": "rng"},
+        {"training": {"lrr": 1}},
+        {"peerz": 3},
+    ],
+)
+def test_unknown_names_and_keys_are_found_before_pytorch_is_imported(table: dict[str, Any]) -> None:
+    code = f"""
+import sys
+from coterie.errors import ConfigError
+from coterie.experiments.setup.config import resolve
+try:
+    resolve({{"algorithm": "d-psgd"}} | {table!r})
+except ConfigError as error:
+    assert "did you mean" in str(error), error
+slow = {{"torch", "numpy"}} & set(sys.modules)
+assert not slow, slow
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from coterie.cli import early
-from coterie.cli.blueprints import catalogues
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import load_toml, resolve
 from coterie.experiments.setup.digest import experiment_digest
@@ -115,9 +113,3 @@ def test_own_files_count_by_content(tmp_path: Path) -> None:
     (tmp_path / "a" / "own.py").unlink()
     with pytest.raises(ConfigError, match=r"cannot read .*own\.py"):
         experiment_digest(resolve(table, base_dir=tmp_path / "a"))
-
-
-@pytest.mark.parametrize("algorithm", ["dfedavgm", "kd-pdfl", "ppdl", "fedavg", "random-gossip(3)"])
-def test_the_same_without_pytorch(algorithm: str) -> None:
-    table = {"algorithm": algorithm, "data": "digits"}
-    assert experiment_digest(early.check(table), catalogues()) == experiment_digest(resolve(table))

@@ -15,8 +15,8 @@ from coterie.catalogue import algorithms
 from coterie.cli import app
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import load_toml, resolve
-from coterie.experiments.setup.peer_lists import peers_in
 from coterie.experiments.setup.prepare import prepare
+from coterie.experiments.setup.schema import peers_in
 from coterie.models import build
 
 NETWORKS = """

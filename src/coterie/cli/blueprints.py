@@ -9,6 +9,7 @@ What is built from them can be inspected and checked, but does nothing. Errors a
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import functools
 import importlib.machinery
 import sys
@@ -17,11 +18,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coterie.experiments.setup.checking import Catalogues
+from coterie import catalogue
+from coterie.registry import Registry
 
 PACKAGE = Path(__file__).parents[1]
 SHADOW = "coterie_blueprints"
 SHARED = ("coterie.errors", "coterie.registry", "coterie.training")  # quick to import, and must be the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalogues:
+    """All the names that an experiment may use."""
+
+    algorithms: Registry[Any]
+    sources: Registry[Any]
+    models: Registry[Any]
+    partitions: Registry[Any]
+    topologies: Registry[Any]
+
+
+REAL = Catalogues(
+    catalogue.algorithms, catalogue.sources, catalogue.models, catalogue.partitions, catalogue.topologies
+)
 
 
 @functools.cache
@@ -37,9 +55,7 @@ def catalogues() -> Catalogues:
             topologies=_load("coterie.topology").topologies,
         )
     except Exception:  # a file does more with a slow package while it is loaded than a placeholder can
-        from coterie.experiments.setup.config import CATALOGUES
-
-        return CATALOGUES
+        return REAL
 
 
 class Placeholder:

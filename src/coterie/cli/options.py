@@ -89,7 +89,7 @@ class Asked:
 
     def table(self, algorithm: str | None = None) -> dict[str, Any]:
         """The experiment as one table; `algorithm` replaces what was asked for."""
-        from coterie.experiments.setup.checking import load_toml, override, with_absolute_paths
+        from coterie.experiments.setup.config import load_toml, override, with_absolute_paths
 
         table: dict[str, Any] = {}
         if self.config is not None:
@@ -136,11 +136,10 @@ def experiment_options(
 
 def _choose_algorithm(table: dict[str, Any], said: dict[str, Any]) -> None:
     """An algorithm in a flag: its settings beat the file's, and the file's are not for another algorithm."""
-    from coterie.cli.blueprints import catalogues
-    from coterie.experiments.setup.checking import inline_settings
+    from coterie.experiments.setup.config import inline_settings
     from coterie.registry import parse_call
 
-    name, inline = inline_settings(said["algorithm"], catalogues().algorithms)
+    name, inline = inline_settings(said["algorithm"])
     if name != parse_call(str(table.get("algorithm", "local")), "algorithm")[0]:
         for belongs_to_another in ("algorithm", "settings", "preset"):
             table.pop(belongs_to_another, None)

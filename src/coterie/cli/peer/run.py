@@ -65,7 +65,7 @@ def checked_experiment(settings: PeerSettings) -> tuple[Experiment, int]:
     """The experiment that the settings name, and how many nodes it has."""
     from coterie.cli import early
     from coterie.cli.blueprints import catalogues
-    from coterie.experiments.setup.checking import load_toml, with_absolute_paths
+    from coterie.experiments.setup.config import load_toml, with_absolute_paths
 
     path = Path(settings.experiment)
     experiment = early.check(with_absolute_paths(load_toml(path), path.parent))

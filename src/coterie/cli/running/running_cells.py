@@ -37,7 +37,7 @@ def interruptible() -> Iterator[None]:
 def require_data(experiments: Iterable[Experiment]) -> None:
     """Say now, not in every run, that the folder of data files is not known or not there."""
     from coterie.cli.blueprints import catalogues
-    from coterie.experiments.setup.checking import is_file_reference
+    from coterie.experiments.setup.config import is_file_reference
 
     for data, folder in sorted({(one.data, one.data_dir or "") for one in experiments}):
         if folder and Path(folder).is_dir():

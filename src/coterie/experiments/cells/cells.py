@@ -108,7 +108,7 @@ def require_same(experiment: Experiment, folder: Path) -> None:
 
 def _reads_files(data: str) -> bool:
     from coterie.catalogue import sources
-    from coterie.experiments.setup.checking import is_file_reference
+    from coterie.experiments.setup.config import is_file_reference
 
     return not is_file_reference(data) and bool(sources.build(data).needs_files)
 

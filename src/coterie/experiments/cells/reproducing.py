@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.cells.cells import Cell
 from coterie.experiments.cells.paper_schema import Overrides, PaperTable, Row, Scale
-from coterie.experiments.setup.checking import load_toml
+from coterie.experiments.setup.config import load_toml
 from coterie.experiments.setup.schema import Experiment
 from coterie.registry import nearest
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie.errors import ConfigError
 from coterie.experiments.cells.cells import Cell
-from coterie.experiments.setup.checking import override
+from coterie.experiments.setup.config import override
 from coterie.registry import nearest
 
 _COMMAS_OUTSIDE_BRACKETS = re.compile(r",(?![^(\[]*[)\]])")

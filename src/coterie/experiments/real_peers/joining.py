@@ -15,8 +15,7 @@ from coterie.data import from_peers
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.real_peers.peer_data import load_peer_data
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
-from coterie.experiments.setup.checking import load_toml, with_absolute_paths
-from coterie.experiments.setup.config import resolve
+from coterie.experiments.setup.config import load_toml, resolve, with_absolute_paths
 from coterie.experiments.setup.digest import experiment_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coterie.data.one_peer import OwnData, checked, load_own
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.checking import is_file_reference
+from coterie.experiments.setup.config import is_file_reference
 from coterie.user_code import load_module
 
 

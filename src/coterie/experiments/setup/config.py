@@ -1,24 +1,37 @@
-"""From what the user typed to a checked experiment: flags, TOML files and `--set key=value` all end here."""
+"""From what the user typed to a checked experiment: flags, TOML files and `--set key=value` all end here.
+
+An unknown name is found before anything is imported. All other checks may import what the names stand for,
+and with that PyTorch, which takes a second or two.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import os
+import tomllib
+import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from coterie.catalogue import algorithms, models, partitions, sources, topologies
-from coterie.experiments.setup import checking
-from coterie.experiments.setup.checking import (
-    Catalogues,
-    build_settings,
-    is_file_reference,
-    load_toml,
-    override,
-)
-from coterie.experiments.setup.schema import Experiment
-from coterie.protocol import Algorithm
+from coterie.errors import ConfigError, DataError
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
+from coterie.registry import Registry, nearest, parse_call
 
-CATALOGUES = Catalogues(algorithms, sources, models, partitions, topologies)
+if TYPE_CHECKING:
+    from coterie.protocol import Algorithm
+
+_NAMED: dict[str, Registry[Any]] = {
+    "algorithm": algorithms,
+    "data": sources,
+    "model": models,
+    "partition": partitions,
+    "topology": topologies,
+}
 
 
 def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experiment:
@@ -26,7 +39,57 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
 
     base_dir: the folder that relative paths in the table start from (that of the TOML file).
     """
-    return checking.resolve(raw, CATALOGUES, base_dir)
+    table = {key: value for key, value in raw.items() if value is not None}
+    refuse_unknown(table, Experiment, "")
+    _refuse_unknown_names(table)
+    table = _with_inline_settings(table)
+    table = _with_preset(table)
+    table = with_absolute_paths(table, base_dir or Path.cwd())
+    if not table.get("data_dir") and os.environ.get("COTERIE_DATA"):
+        table["data_dir"] = str(Path(os.environ["COTERIE_DATA"]).expanduser().resolve())
+    try:
+        experiment = Experiment.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(_readable(error)) from None
+    return _with_defaults(experiment)
+
+
+def resolve_to_run(raw: Mapping[str, Any]) -> Experiment:
+    """`resolve`, and that its files and folders are there, and nothing is an object from Python."""
+    experiment = resolve(raw)
+    for key in ("data", "model", "partition", "topology"):
+        value = getattr(experiment, key)
+        of_the_data = key == "partition" and is_file_reference(experiment.data)
+        if value == OWN_OBJECT and not of_the_data:  # as in the config of a run with such data
+            raise ConfigError(
+                f"{key} {OWN_OBJECT!r} stands for an object that was passed to coterie.simulate in Python; "
+                f"`coterie list` shows the names that can be used here"
+            )
+        if is_file_reference(value) and not Path(value.rpartition(":")[0]).is_file():
+            raise ConfigError(f"{key} {value!r}: there is no file {value.rpartition(':')[0]}")
+    require_data_folder(experiment)
+    return experiment
+
+
+def require_data_folder(experiment: Experiment) -> None:
+    """Say now, not in the run, that the folder of data files is not known or not there."""
+    if not reads_files(experiment.data):
+        return
+    if not experiment.data_dir:
+        raise DataError(
+            f"data set {experiment.data!r} is read from files: name their folder with --data-dir or the "
+            "environment variable COTERIE_DATA"
+        )
+    if not Path(experiment.data_dir).is_dir():
+        raise DataError(
+            f"the data folder {experiment.data_dir} does not exist; data set {experiment.data!r} is read "
+            "from it"
+        )
+
+
+def reads_files(data: str) -> bool:
+    """Whether a data set of the catalogue is read from files in the data folder."""
+    return data != OWN_OBJECT and not is_file_reference(data) and bool(sources.build(data).needs_files)
 
 
 def build_algorithm(experiment: Experiment) -> Algorithm[Any]:
@@ -37,12 +100,186 @@ def build_algorithm(experiment: Experiment) -> Algorithm[Any]:
     return built
 
 
-__all__ = [
-    "CATALOGUES",
-    "build_algorithm",
-    "build_settings",
-    "is_file_reference",
-    "load_toml",
-    "override",
-    "resolve",
-]
+def load_toml(path: Path) -> dict[str, Any]:
+    """A TOML file's table; the error names the file and the line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def override(table: dict[str, Any], assignment: str) -> None:
+    """Apply `key=value`, where key may be dotted (training.lr) and value is TOML or else a string."""
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {assignment!r} is not of the form key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *path, last = key.strip().split(".")
+    for part in path:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {assignment!r}: {part!r} is not a section")
+        table = inner
+    table[last] = value
+
+
+def build_settings(cls: Any, settings: Mapping[str, Any], where: str) -> Any:
+    """Build a dataclass from a table, with readable errors."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    for key in settings:
+        if key not in names:
+            known = nearest(key, names) if names else "it has none"
+            raise ConfigError(f"{where}: unknown key {key!r}; {known}")
+    hints = typing.get_type_hints(cls)
+    # A layer of a Sequential may be called 0, which TOML reads as a number.
+    texts = {
+        key: str(value) for key, value in settings.items() if hints[key] == str | None and type(value) is int
+    }
+    try:
+        return TypeAdapter(cls).validate_python({**settings, **texts})
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_readable(error)}") from None
+
+
+def is_file_reference(text: str) -> bool:
+    """`file.py:Name`, the user's own code."""
+    return ".py:" in text
+
+
+def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The table with its relative paths made absolute, starting from `base`."""
+    table, base = dict(table), base.absolute()
+    for key in ("model", "data"):
+        if is_file_reference(str(table.get(key, ""))):
+            table[key] = str(base / table[key])
+    if isinstance(table.get("models"), Mapping):
+        absolute = {name: str(base / name) if is_file_reference(name) else name for name in table["models"]}
+        table["models"] = {absolute[name]: peers for name, peers in table["models"].items()}
+    for key, call, always in (("topology", "edges", True), ("data", "huggingface", False)):
+        head, parenthesis, inside = str(table.get(key, "")).partition("(")
+        if parenthesis and head.strip() == call:
+            end = min(place for place in (inside.find(","), inside.find(")"), len(inside)) if place >= 0)
+            path = base / inside[:end].strip()
+            if always or path.exists():  # else it is the name of a data set
+                table[key] = f"{call}({path}{inside[end:]}"
+    if table.get("data_dir"):
+        table["data_dir"] = str((base / Path(str(table["data_dir"])).expanduser()).resolve())
+    return table
+
+
+def _refuse_unknown_names(table: Mapping[str, Any]) -> None:
+    """Fail on the first name that no catalogue has, without importing what the others stand for."""
+    named = [(table.get(key), registry) for key, registry in _NAMED.items()]
+    if isinstance(table.get("models"), Mapping):
+        named += [(model, models) for model in table["models"]]
+    for text, registry in named:
+        if isinstance(text, str) and text and text != OWN_OBJECT and not is_file_reference(text):
+            registry.require(parse_call(text, registry.kind)[0])
+
+
+def _with_inline_settings(table: dict[str, Any]) -> dict[str, Any]:
+    """`d-psgd(metropolis)` is the algorithm d-psgd with its first hyper-parameter set."""
+    name, inline = inline_settings(str(table.get("algorithm", "local")))
+    return {**table, "algorithm": name, "settings": {**inline, **table.get("settings", {})}}
+
+
+def inline_settings(text: str) -> tuple[str, dict[str, str]]:
+    """The name and the hyper-parameters in `random-gossip(3)`."""
+    name, positional, keywords = parse_call(text, "algorithm")
+    fields = [field.name for field in dataclasses.fields(algorithms[name])]  # type: ignore[arg-type]
+    if len(positional) > len(fields):
+        raise ConfigError(
+            f"algorithm {text!r}: at most {len(fields)} settings; write {algorithms.signature(name)}"
+        )
+    return name, {**dict(zip(fields, positional, strict=False)), **keywords}
+
+
+def _with_preset(table: dict[str, Any]) -> dict[str, Any]:
+    """What a preset says holds unless the user says otherwise.
+
+    Steps replace epochs: those of a preset must not silence the epochs that the user asks for.
+    """
+    if table.get("preset") is None:
+        return table
+    presets = getattr(algorithms[table["algorithm"]], "presets", {})
+    if table["preset"] not in presets:
+        known = nearest(str(table["preset"]), presets) if presets else "it has none"
+        raise ConfigError(f"algorithm {table['algorithm']!r} has no preset {table['preset']!r}; {known}")
+    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+    counts_epochs = bool({"epochs", "epoch_groups"} & merged.get("training", {}).keys())
+    for key, value in presets[table["preset"]].items():
+        if key == "training.steps" and counts_epochs:
+            continue
+        section, dot, name = key.rpartition(".")
+        merged.setdefault(section if dot else "settings", {}).setdefault(name, value)
+    return merged
+
+
+def _with_defaults(experiment: Experiment) -> Experiment:
+    """Fill in model, partition and topology, and refuse what contradicts itself."""
+    changes: dict[str, Any] = {}
+    algorithm = algorithms[experiment.algorithm]
+    facts = algorithm.facts  # type: ignore[attr-defined]
+    build_settings(algorithm, experiment.settings, f"settings of {experiment.algorithm}")
+    if is_file_reference(experiment.data) or experiment.data == OWN_OBJECT:
+        default_model, default_partition = "mlp", "iid"
+    else:
+        dataset = sources.build(experiment.data)
+        default_model, default_partition = dataset.default_model, dataset.default_partition
+    changes["model"] = experiment.model or default_model
+    changes["partition"] = experiment.partition or default_partition
+    changes["topology"] = experiment.topology or ("star" if facts.hub else "full")
+    experiment = experiment.model_copy(update=changes)
+    for model in (experiment.model, *experiment.models):
+        if not is_file_reference(model) and model != OWN_OBJECT:
+            models.build(model)
+    dealt_out(experiment.models, experiment.peers)
+    if experiment.models and not facts.architectures:
+        able = [name for name in algorithms if algorithms[name].facts.architectures]  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"algorithm {experiment.algorithm!r} needs the same model at all peers, and `models` gives some "
+            f"another; those that allow it: {', '.join(able)}"
+        )
+    if experiment.partition != OWN_OBJECT:
+        partitions.build(experiment.partition)
+    if experiment.topology != OWN_OBJECT:
+        topologies.build(experiment.topology).check(experiment.peers)
+        name = parse_call(experiment.topology)[0]
+        if facts.hub and name != "star":
+            raise ConfigError(
+                f"algorithm {experiment.algorithm!r} goes through a hub and needs topology 'star', "
+                f"not {experiment.topology!r}"
+            )
+    return experiment
+
+
+def refuse_unknown(table: Mapping[str, Any], cls: Any, where: str) -> None:
+    """Fail on the first key that the schema does not have, with the nearest one that it has."""
+    hints = typing.get_type_hints(cls)
+    names = (
+        list(cls.model_fields) if issubclass(cls, BaseModel) else [f.name for f in dataclasses.fields(cls)]
+    )
+    for key, value in table.items():
+        if key not in names:
+            raise ConfigError(f"unknown key {where + key!r}; {nearest(key, names)}")
+        inner = hints.get(key)
+        is_section = inspect.isclass(inner) and (
+            dataclasses.is_dataclass(inner) or issubclass(inner, BaseModel)
+        )
+        if (is_section or key == "settings") and not isinstance(value, Mapping):
+            raise ConfigError(f"{where + key!r} is a section with keys of its own, not a value: {value!r}")
+        if is_section:
+            refuse_unknown(value, inner, f"{where}{key}.")
+
+
+def _readable(error: ValidationError) -> str:
+    parts = []
+    for problem in error.errors():
+        place = ".".join(map(str, problem["loc"]))
+        parts.append(f"{place}: {problem['msg'].removeprefix('Value error, ')} (got {problem['input']!r})")
+    return "; ".join(parts)

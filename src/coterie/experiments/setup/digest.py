@@ -1,4 +1,4 @@
-"""A digest of an experiment, by which peers see that they run the same one. Needs no PyTorch.
+"""A digest of an experiment, by which peers see that they run the same one.
 
 Two files give one digest when they resolve to the same experiment: in any order of keys, with defaults
 written out or not, in any folder. Left out is what may differ from machine to machine: where the data files
@@ -7,17 +7,16 @@ are, and how the machine computes. The user's own files count by their content, 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import inspect
 import json
 from pathlib import Path
 from typing import Any
 
+from coterie.catalogue import models, partitions, sources, topologies
 from coterie.errors import ConfigError
-from coterie.experiments.setup.checking import Catalogues, build_settings, is_file_reference
-from coterie.experiments.setup.peer_lists import dealt_out
-from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
+from coterie.experiments.setup.config import build_algorithm, is_file_reference
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
 
 _FORMAT = "coterie-experiment-1"
@@ -25,37 +24,17 @@ _PER_MACHINE = {"data_dir", "execution"}
 _ALREADY_APPLIED = {"preset"}  # its values are in `settings` and the other sections
 
 
-def experiment_digest(experiment: Experiment, catalogues: Catalogues | None = None) -> str:
-    """SHA-256 of a resolved experiment, as 64 hex digits.
-
-    catalogues: the names that it was resolved with; by default the real ones, which import PyTorch.
-    """
-    if catalogues is None:
-        from coterie.experiments.setup.config import CATALOGUES
-
-        catalogues = CATALOGUES
+def experiment_digest(experiment: Experiment) -> str:
+    """SHA-256 of a resolved experiment, as 64 hex digits."""
     table = experiment.model_dump(mode="json", exclude=_PER_MACHINE | _ALREADY_APPLIED)
-    table["settings"] = _all_settings(experiment, catalogues)
-    for key, registry in (
-        ("data", catalogues.sources),
-        ("model", catalogues.models),
-        ("partition", catalogues.partitions),
-        ("topology", catalogues.topologies),
-    ):
+    table["settings"] = build_algorithm(experiment).settings()  # also those left at their defaults
+    named = {"data": sources, "model": models, "partition": partitions, "topology": topologies}
+    for key, registry in named.items():
         table[key] = _plain(table[key], registry)
     owners = dealt_out(experiment.models, experiment.peers)
-    table["models"] = {
-        peer: _plain(name, catalogues.models) for name, all_ in owners.items() for peer in all_
-    }
+    table["models"] = {peer: _plain(name, models) for name, all_ in owners.items() for peer in all_}
     text = json.dumps([_FORMAT, table], sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _all_settings(experiment: Experiment, catalogues: Catalogues) -> dict[str, Any]:
-    """The algorithm's hyper-parameters, also those left at their defaults."""
-    algorithm = catalogues.algorithms[experiment.algorithm]
-    built = build_settings(algorithm, experiment.settings, f"settings of {experiment.algorithm}")
-    return {field.name: getattr(built, field.name) for field in dataclasses.fields(built)}
 
 
 def _plain(text: str, registry: Registry[Any]) -> Any:

@@ -16,8 +16,7 @@ from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.architectures import check_layer, check_networks
 from coterie.experiments.setup.config import build_algorithm, is_file_reference
-from coterie.experiments.setup.peer_lists import dealt_out
-from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.learning import check_module
 from coterie.models import build
 from coterie.protocol import Algorithm

@@ -1,16 +1,20 @@
-"""The schema of an experiment. Needs no PyTorch, so that mistakes are found before the slow imports."""
+"""The schema of an experiment. Needs no PyTorch."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
+from coterie.errors import ConfigError
 from coterie.training import Training
 
 OWN_OBJECT = "own"
 """How a config names data, a model or a topology that was passed as a Python object."""
+_RANGE = re.compile(r"^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$")
 
 
 class Section(BaseModel):
@@ -124,3 +128,28 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if value is not None
     }
+
+
+def peers_in(text: str, peers: int, where: str) -> list[int]:
+    """The ids in `0-4,7`, both ends included; `where` names the setting in errors."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.match(part)
+        if match is None:
+            raise ConfigError(f"{where}: {text!r} is not a list of peers such as 0-4,7")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < peers:
+            raise ConfigError(f"{where}: {part.strip()!r} is not within the peers 0 to {peers - 1}")
+        found += range(first, last + 1)
+    return found
+
+
+def dealt_out(models: Mapping[str, str], peers: int) -> dict[str, list[int]]:
+    """Which peers have which model; an error for a peer that has two."""
+    owner: dict[int, str] = {}
+    for model, text in models.items():
+        for peer in peers_in(text, peers, f"models.{model}"):
+            if owner.setdefault(peer, model) != model:
+                raise ConfigError(f"models: peer {peer} is listed under {owner[peer]!r} and under {model!r}")
+    return {model: [peer for peer, its in sorted(owner.items()) if its == model] for model in models}
