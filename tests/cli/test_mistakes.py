@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,3 +116,34 @@ def test_version_and_help(coterie: Command) -> None:
     assert coterie("--version").stdout.startswith("coterie 0.")
     text = coterie("--help").stdout
     assert all(name in text for name in ("run", "compare", "list", "explain", "data", "new", "demo"))
+
+
+UNKNOWN = [
+    ["run", "--algorithm", "d-psdg"],
+    ["run", "--data", "minst"],
+    ["run", "--model", "mlpp(64)"],
+    ["run", "--partition", "dirichlett(1)"],
+    ["run", "--algorithm", "d-psgd(mixing=uniform)", "--topology", "rng"],
+    ["run", "--set", 'models={"mlpp"="0-1"}'],
+    ["run", "--set", "training.lrr=1"],
+    ["run", "--resume", "missing"],
+    ["compare", "--algorithms", "local,d-psdg"],
+    ["data", "show", "--partition", "idd"],
+    ["swarm", "--algorithm", "d-psdg"],
+    ["explain", "d-psdg"],
+]
+
+
+def test_an_unknown_name_is_told_before_pytorch_is_imported() -> None:
+    code = f"""
+import sys
+from typer.testing import CliRunner
+from coterie.cli import app
+for arguments in {UNKNOWN}:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2 and done.stderr.startswith("error: "), (arguments, done.stderr)
+    slow = {{"torch", "numpy", "matplotlib"}} & set(sys.modules)
+    assert not slow, (arguments, slow)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

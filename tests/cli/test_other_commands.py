@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.blueprints import catalogues
+from coterie import catalogue
 from coterie.cli.explain import _settings
 from coterie.cli.listing import kind_of_algorithm
 from coterie.experiments.setup.schema import Experiment
@@ -21,10 +21,10 @@ KINDS = {"algorithms": "algorithms", "data": "sources", "models": "models", "par
          "topologies": "topologies"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "catalogue"), KINDS.items())
-def test_list_shows_every_name(coterie: Command, kind: str, catalogue: str) -> None:
+@pytest.mark.parametrize(("kind", "registry"), KINDS.items())
+def test_list_shows_every_name(coterie: Command, kind: str, registry: str) -> None:
     lines = coterie("list", kind).stdout.splitlines()
-    for name in getattr(catalogues(), catalogue):
+    for name in getattr(catalogue, registry):
         assert any(line.startswith(name) for line in lines)
 
 
@@ -40,8 +40,8 @@ def test_list_shows_what_every_algorithm_sends_whole(
     monkeypatch.setattr("coterie.reporting.tables.NARROWEST", width)
     text = coterie("list", "algorithms").stdout
     assert max(map(len, text.splitlines())) <= width
-    for name, entry in zip(catalogues().algorithms, entries(text), strict=True):
-        facts = catalogues().algorithms[name].facts
+    for name, entry in zip(catalogue.algorithms, entries(text), strict=True):
+        facts = catalogue.algorithms[name].facts
         assert entry.startswith(f"{name} ")
         assert f" {facts.paper}; {kind_of_algorithm(facts)}; measured" in entry
         assert entry.endswith(f"communication per round: {facts.communication}")
@@ -65,7 +65,7 @@ def entries(listed: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in getattr(catalogues(), kind)])
+@pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in getattr(catalogue, kind)])
 def test_explain_knows_every_name(coterie: Command, name: str) -> None:
     done = coterie("explain", name)
     assert done.exit_code == 0

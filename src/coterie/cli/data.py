@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli.options import DATA_FLAGS, Asked, experiment_options
 from coterie.errors import RunFolderError
+from coterie.experiments.setup.config import resolve_to_run
 
 
 @experiment_options(*DATA_FLAGS)
@@ -19,10 +20,7 @@ def show(
     force: Annotated[bool, typer.Option("--force", help="Replace the plot if it exists.")] = False,
 ) -> None:
     """Print and plot each peer's labels."""
-    from coterie.cli import early
-
-    table = asked.table()
-    early.check_to_run(table)
+    experiment = resolve_to_run(asked.table())
     if out.exists() and not force:
         raise RunFolderError(
             f"{out} exists already; choose another file with --out, or replace it with --force"
@@ -30,11 +28,10 @@ def show(
     if not out.resolve().parent.is_dir():
         raise RunFolderError(f"the folder of {out} does not exist")
 
-    from coterie.experiments.setup.config import resolve
     from coterie.experiments.setup.prepare import Objects, deal
     from coterie.reporting import data_plots, data_tables, tables
 
-    federation, experiment = deal(resolve(table), Objects())
+    federation, experiment = deal(experiment, Objects())
     title = f"{experiment.data}, {experiment.partition}, {experiment.peers} peers, seed {experiment.seed}"
     tables.show(data_tables.label_table(federation, title))
     if federation.dropped:

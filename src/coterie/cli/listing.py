@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie import catalogue
+
 
 class Kind(StrEnum):
     algorithms = "algorithms"
@@ -29,10 +31,8 @@ def list_names(
 
 
 def registry_of(kind: Kind) -> Any:
-    """The catalogue of one kind, as read from the source: it needs no PyTorch."""
-    from coterie.cli.blueprints import catalogues
-
-    return getattr(catalogues(), "sources" if kind is Kind.data else kind.value)
+    """The catalogue of one kind."""
+    return getattr(catalogue, "sources" if kind is Kind.data else kind.value)
 
 
 def kind_of_algorithm(facts: Any) -> str:

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from coterie.errors import ConfigError
+from coterie.experiments.setup.config import inline_settings, load_toml, override, with_absolute_paths
+from coterie.registry import parse_call
 
 
 def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:
@@ -89,8 +91,6 @@ class Asked:
 
     def table(self, algorithm: str | None = None) -> dict[str, Any]:
         """The experiment as one table; `algorithm` replaces what was asked for."""
-        from coterie.experiments.setup.config import load_toml, override, with_absolute_paths
-
         table: dict[str, Any] = {}
         if self.config is not None:
             table = with_absolute_paths(load_toml(self.config), self.config.resolve().parent)
@@ -136,9 +136,6 @@ def experiment_options(
 
 def _choose_algorithm(table: dict[str, Any], said: dict[str, Any]) -> None:
     """An algorithm in a flag: its settings beat the file's, and the file's are not for another algorithm."""
-    from coterie.experiments.setup.config import inline_settings
-    from coterie.registry import parse_call
-
     name, inline = inline_settings(said["algorithm"])
     if name != parse_call(str(table.get("algorithm", "local")), "algorithm")[0]:
         for belongs_to_another in ("algorithm", "settings", "preset"):

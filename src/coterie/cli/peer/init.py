@@ -112,9 +112,9 @@ def _seen_from(folder: Path, path: Path) -> str:
 
 def _check_number(settings: PeerSettings, experiment: Path | None) -> None:
     """The experiment must be valid and have a place of this number."""
-    from coterie.cli import early
-    from coterie.cli.blueprints import catalogues
+    from coterie.catalogue import algorithms
     from coterie.cli.options import Asked
+    from coterie.experiments.setup.config import resolve
 
     if experiment is None:
         if settings.number >= _EXAMPLE_PEERS:
@@ -123,8 +123,8 @@ def _check_number(settings: PeerSettings, experiment: Path | None) -> None:
                 "name your own with --experiment"
             )
         return
-    checked = early.check(Asked(config=experiment).table())
-    facts = catalogues().algorithms[checked.algorithm].facts  # type: ignore[attr-defined]
+    checked = resolve(Asked(config=experiment).table())
+    facts = algorithms[checked.algorithm].facts  # type: ignore[attr-defined]
     if settings.number >= checked.peers + facts.hub:
         last = f"{checked.peers - 1}" + (f", or {checked.peers} for the hub" if facts.hub else "")
         raise ConfigError(f"--number {settings.number}: the peers of {experiment} are 0 to {last}")

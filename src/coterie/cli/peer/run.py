@@ -63,13 +63,12 @@ def check(folder: Path) -> tuple[PeerSettings, Experiment]:
 
 def checked_experiment(settings: PeerSettings) -> tuple[Experiment, int]:
     """The experiment that the settings name, and how many nodes it has."""
-    from coterie.cli import early
-    from coterie.cli.blueprints import catalogues
-    from coterie.experiments.setup.config import load_toml, with_absolute_paths
+    from coterie.catalogue import algorithms
+    from coterie.experiments.setup.config import load_toml, resolve, with_absolute_paths
 
     path = Path(settings.experiment)
-    experiment = early.check(with_absolute_paths(load_toml(path), path.parent))
-    hub = catalogues().algorithms[experiment.algorithm].facts.hub  # type: ignore[attr-defined]
+    experiment = resolve(with_absolute_paths(load_toml(path), path.parent))
+    hub = algorithms[experiment.algorithm].facts.hub  # type: ignore[attr-defined]
     return experiment, experiment.peers + int(hub)
 
 

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.catalogue import algorithms
 from coterie.cli.options import Asked, Output, experiment_options
 from coterie.cli.problems import note
 from coterie.cli.running import folders
 from coterie.cli.running.progress import Progress
 from coterie.cli.running.run import Json, NoPlots, Quiet, Resume, RunDir
 from coterie.errors import ConfigError, CoterieError, RunFolderError
+from coterie.experiments.setup.config import resolve, resolve_to_run
+from coterie.registry import parse_call
 
 if TYPE_CHECKING:
     from coterie.experiments.runs.running import Run
@@ -76,8 +79,6 @@ def split_names(text: str) -> list[str]:
 
 def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[Planned]:
     """What will be run, checked before anything runs; says what was added or changed."""
-    from coterie.cli import early
-
     if not names:
         in_file = asked.table().get("algorithm")
         if in_file is None:
@@ -86,14 +87,16 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ConfigError(f"algorithm {twice[0]!r} is named twice")
-    early.check(asked.table(names[0]) | {"topology": None})  # first what holds for all of them
+    for name in names:
+        algorithms.require(parse_call(name, "algorithm")[0])
+    resolve(asked.table(names[0]) | {"topology": None})  # first what holds for all of them
     if not any(name.partition("(")[0].strip() == "local" for name in names):
         names = ["local", *names]
         note("note: local is added, for the gain over it", quiet)
     plan = []
     for name in names:
         table = _for_one(asked, name, quiet)
-        first = early.check_to_run(table).seed
+        first = resolve_to_run(table).seed
         for seed in range(first, first + seeds):
             label = f"{name}-s{seed}" if seeds > 1 else name
             plan.append(Planned(label, seed, {**table, "seed": seed, "data": table.get("data", "digits")}))
@@ -102,11 +105,8 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
 
 def _for_one(asked: Asked, name: str, quiet: bool) -> dict[str, Any]:
     """The table of one algorithm, with the topology star if it needs a hub."""
-    from coterie.cli.blueprints import catalogues
-    from coterie.registry import parse_call
-
     table = asked.table(name)
-    cls: Any = catalogues().algorithms[parse_call(name, "algorithm")[0]]
+    cls: Any = algorithms[parse_call(name, "algorithm")[0]]
     if cls.facts.hub and parse_call(str(table.get("topology") or "star"))[0] != "star":
         note(f"note: {name} goes through a hub: topology star instead of {table['topology']}", quiet)
         table["topology"] = "star"
@@ -140,7 +140,6 @@ def read_plan(folder: Path) -> list[Planned]:
 def play_all(plan: list[Planned], folder: Path, quiet: bool, command: str = "") -> list[Run]:
     """Run what has not been run; of what has, read the result."""
     from coterie.cli.running import playing
-    from coterie.experiments.setup.config import resolve
 
     plan = in_own_folders(plan)
     experiments = [resolve(planned.table) for planned in plan]
@@ -163,7 +162,6 @@ def play_all(plan: list[Planned], folder: Path, quiet: bool, command: str = "") 
 
 def _check_all(experiments: list[Experiment]) -> None:
     """Find out now, not after an hour, that the third algorithm cannot run on this data or topology."""
-    from coterie.catalogue import algorithms
     from coterie.experiments.setup.prepare import prepare
 
     for number, experiment in enumerate(experiments):

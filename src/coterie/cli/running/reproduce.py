@@ -13,6 +13,7 @@ from coterie.cli.running import running_cells
 from coterie.cli.running.cell_progress import CellProgress
 from coterie.cli.running.run import Json, NoPlots, Quiet
 from coterie.errors import ConfigError
+from coterie.experiments.setup.config import resolve
 
 if TYPE_CHECKING:
     from coterie.experiments.cells.cells import Cell
@@ -168,12 +169,10 @@ def _plans(
     wanted: list[Reproducible], scale: ScaleName, seeds: int, data_dir: Path | None
 ) -> list[tuple[Reproducible, list[Cell]]]:
     """The cells of each, checked before anything runs."""
-    from coterie.cli import early
-
     folder = None if data_dir is None else str(data_dir.expanduser().resolve())
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise ConfigError(f"--data-dir {data_dir} is not a folder")
-    return [(one, one.cells(scale, seeds, early.check, folder)) for one in wanted]
+    return [(one, one.cells(scale, seeds, resolve, folder)) for one in wanted]
 
 
 def _report(

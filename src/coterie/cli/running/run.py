@@ -11,6 +11,8 @@ from coterie.cli.options import Asked, Output, experiment_options
 from coterie.cli.running import folders
 from coterie.cli.running.progress import Progress
 from coterie.errors import RunFolderError
+from coterie.experiments.setup.config import resolve_to_run
+from coterie.experiments.setup.schema import Experiment
 
 RunDir = Annotated[
     Path | None,
@@ -47,23 +49,21 @@ def run(
         asked.refuse_with("--resume", *(["--run-dir"] if run_dir else []))
         if not resume.is_dir():
             raise RunFolderError(f"{resume} does not exist; there is no run to resume")
-        folder = resume
+        folder, experiment = resume, None
     else:
-        from coterie.cli import early
-
-        planned = early.check_to_run(asked.table())
-        name = (planned.algorithm, planned.data, f"s{planned.seed}")
+        experiment = resolve_to_run(asked.table())
+        name = (experiment.algorithm, experiment.data, f"s{experiment.seed}")
         folder = run_dir or folders.new_folder(*name)
         folders.refuse_existing(folder, "run")
-    _run(asked, folder, resume is not None, Output(json, quiet, not no_plots))
+    _run(experiment, folder, Output(json, quiet, not no_plots))
 
 
-def _run(asked: Asked, folder: Path, resumed: bool, output: Output) -> None:
+def _run(experiment: Experiment | None, folder: Path, output: Output) -> None:
+    """None: the experiment is in the folder, and goes on."""
     from coterie.cli.running import playing
-    from coterie.experiments.setup.config import resolve
     from coterie.reporting import tables
 
-    experiment = playing.experiment_in(folder) if resumed else resolve(asked.table())
+    experiment = experiment or playing.experiment_in(folder)
     with Progress(output.quiet) as progress:
         done = playing.play(experiment, folder, progress, command=f"coterie run --resume {folder}")
     result = done.result()

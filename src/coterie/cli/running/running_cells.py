@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.catalogue import sources
 from coterie.errors import ConfigError
+from coterie.experiments.setup.config import is_file_reference
 
 if TYPE_CHECKING:
     from coterie.experiments.cells.running_cells import CellRunner
@@ -36,13 +38,10 @@ def interruptible() -> Iterator[None]:
 
 def require_data(experiments: Iterable[Experiment]) -> None:
     """Say now, not in every run, that the folder of data files is not known or not there."""
-    from coterie.cli.blueprints import catalogues
-    from coterie.experiments.setup.config import is_file_reference
-
     for data, folder in sorted({(one.data, one.data_dir or "") for one in experiments}):
         if folder and Path(folder).is_dir():
             continue
-        if not is_file_reference(data) and catalogues().sources.build(data).needs_files:
+        if not is_file_reference(data) and sources.build(data).needs_files:
             missing = f", but {folder} is not a folder" if folder else ""
             raise ConfigError(
                 f"data set {data!r} is read from files{missing}: name their folder with --data-dir or the "

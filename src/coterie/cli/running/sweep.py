@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.catalogue import algorithms
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.problems import note
 from coterie.cli.running import folders, running_cells
@@ -17,6 +18,8 @@ from coterie.cli.running.cell_progress import CellProgress
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.cli.running.run import Json, Quiet
 from coterie.errors import ConfigError
+from coterie.experiments.setup.config import resolve
+from coterie.registry import parse_call
 
 if TYPE_CHECKING:
     from coterie.experiments.cells.cells import Cell
@@ -87,7 +90,6 @@ def sweep(
 
 def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     """The cells, checked before anything runs."""
-    from coterie.cli import early
     from coterie.experiments.cells.cells import Cell
     from coterie.experiments.cells.sweeping import combinations, parse_axis, require_distinct
 
@@ -98,18 +100,15 @@ def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     cells = []
     for labels, table in combinations(axes, seeds, asked.table):
         _give_hub_its_star(table, noted, quiet)
-        cells.append(Cell(early.check(table), labels))
+        cells.append(Cell(resolve(table), labels))
     require_distinct(cells)
     return cells
 
 
 def _give_hub_its_star(table: dict[str, Any], noted: set[str], quiet: bool) -> None:
     """Methods with a hub are swept beside others, whose topology they cannot have."""
-    from coterie.cli.blueprints import catalogues
-    from coterie.registry import parse_call
-
     name = parse_call(str(table.get("algorithm", "local")), "algorithm")[0]
-    cls: Any = catalogues().algorithms[name]
+    cls: Any = algorithms[name]
     if cls.facts.hub and parse_call(str(table.get("topology") or "star"))[0] != "star":
         if name not in noted:
             note(f"note: {name} goes through a hub: topology star instead of {table['topology']}", quiet)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from coterie.catalogue import algorithms
 from coterie.cli.interruption import ended_like_interrupted, undisturbed
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.problems import RunFailedError, note
 from coterie.cli.running.run import Json, Quiet
 from coterie.errors import ConfigError, RunFolderError
+from coterie.experiments.setup.config import resolve
 
 if TYPE_CHECKING:
     from coterie.cli.swarm.display import SwarmDisplay
@@ -79,11 +81,8 @@ def swarm(
 
 def _check(table: Mapping[str, Any], mode: str) -> tuple[Experiment, list[str]]:
     """The experiment and the peers' names; mistakes are found here, before any process starts."""
-    from coterie.cli import early
-    from coterie.cli.blueprints import catalogues
-
-    experiment = early.check(table)
-    facts = catalogues().algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
+    experiment = resolve(table)
+    facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
     if experiment.models:
         raise ConfigError("real peers have one architecture so far: leave out `models`")
     if mode == "free" and not facts.free_running:

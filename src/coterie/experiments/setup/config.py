@@ -191,6 +191,9 @@ def _with_inline_settings(table: dict[str, Any]) -> dict[str, Any]:
 def inline_settings(text: str) -> tuple[str, dict[str, str]]:
     """The name and the hyper-parameters in `random-gossip(3)`."""
     name, positional, keywords = parse_call(text, "algorithm")
+    algorithms.require(name)
+    if not positional:  # what their names are does not matter, so the algorithm need not be imported
+        return name, keywords
     fields = [field.name for field in dataclasses.fields(algorithms[name])]  # type: ignore[arg-type]
     if len(positional) > len(fields):
         raise ConfigError(
