@@ -44,6 +44,3 @@ class Training:
                 raise ConfigError(f"training.{name} must be {wanted}, not {getattr(self, name)}")
         if self.epoch_groups and self.steps is not None:
             raise ConfigError("training.epoch_groups counts epochs: it does not go with training.steps")
-
-    def lr_at(self, round: int) -> float:
-        return float(self.lr * self.lr_decay ** max(round, 0))

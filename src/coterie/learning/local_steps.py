@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -48,20 +49,21 @@ class LocalWork:
         cls, training: Training, round: int, settings: dict[str, Any], ids: Tensor | None = None
     ) -> LocalWork:
         """Combine the experiment's settings with an algorithm's overrides. ids: of the rows."""
-        if {"epochs", "steps"} & settings.keys():
-            training = replace(training, epoch_groups=0)  # the algorithm's own number of epochs, for all
         settings = dict(settings)
+        groups = training.epoch_groups
+        if {"epochs", "steps"} & settings.keys():
+            groups = 0  # the algorithm's own number of epochs, for all
         update: Callable[[Training], Update] = settings.pop("update", optimiser)
         stream = settings.pop("stream", "batches")
         uneven = settings["epochs"] if isinstance(settings.get("epochs"), Tensor) else None
         if uneven is not None:
             del settings["epochs"]
-        elif training.epoch_groups and ids is not None:
-            uneven = 1 + ids % training.epoch_groups
+        elif groups and ids is not None:
+            uneven = 1 + ids % groups
         mu, anchor = settings.pop("proximal", (0.0, None))
         per_step = settings.pop("batches_per_step", 1)
         around: Callable[[Update], Update] | None = settings.pop("around", None)
-        merged = Training(**{**vars(training), **settings})
+        merged = _changed(training, epoch_groups=groups, **settings)
         if settings.get("momentum") and merged.optimizer == "adam":
             raise ConfigError(
                 f"the algorithm has a momentum of its own, {settings['momentum']}, which training.optimizer "
@@ -72,7 +74,14 @@ class LocalWork:
             rule = around(rule)
         if mu:
             rule = Proximal(mu, anchor, rule)
-        return cls(merged, rule, merged.lr_at(round), stream, uneven, per_step)
+        lr = float(merged.lr * merged.lr_decay ** max(round, 0))
+        return cls(merged, rule, lr, stream, uneven, per_step)
+
+
+@lru_cache(maxsize=256)
+def _changed(training: Training, **changes: Any) -> Training:
+    """The experiment's settings with an algorithm's own: checked once, and not in every round."""
+    return Training(**{**vars(training), **changes})
 
 
 def sample_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

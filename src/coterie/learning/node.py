@@ -41,7 +41,7 @@ class LearningNode:
     hub: int | None = None
     clusters: Tensor | None = None
     own_module: Callable[[int], nn.Module] | None = None  # node id -> its own initial model
-    others: Sequence[Executor] = ()  # of the architectures that other nodes have
+    other_executors: Sequence[Executor] = ()  # of the architectures that other nodes have
 
     round: int = -1
     evaluating: bool = False
@@ -196,7 +196,7 @@ class LearningNode:
         Among those that they fit, the one that lacks least: a model may be sent only up to the layer, and
         statistics that stay at home are missing everywhere.
         """
-        if not self.others:
+        if not self.other_executors:
             return self.executor
 
         def missing(executor: Executor) -> tuple[int, int]:
@@ -204,7 +204,7 @@ class LearningNode:
             return sum(n not in params for n in needed[0]), sum(n not in params for n in needed[1])
 
         shapes = {name: value.shape[1:] for name, value in params.items()}
-        fitting = [e for e in (self.executor, *self.others) if shapes.items() <= e.shapes.items()]
+        fitting = [e for e in (self.executor, *self.other_executors) if shapes.items() <= e.shapes.items()]
         if not fitting:
             raise ContractError("a model that arrived has the layers of no architecture in this experiment")
         return min(fitting, key=missing)

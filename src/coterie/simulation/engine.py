@@ -107,7 +107,7 @@ class Simulation:
 
     sealing: how sealed exchanges are added up.
     shards: how to cut the nodes into blocks; one block of all nodes is fastest.
-    others: nodes that have another network than `module`; they are in blocks of their own.
+    architectures: nodes that have another network than `module`; they are in blocks of their own.
     """
 
     algorithm: Algorithm[Any]
@@ -122,7 +122,7 @@ class Simulation:
     local_buffers: bool = False
     sealing: SealingKind = "plain"
     shards: Sequence[Tensor] | None = None
-    others: Sequence[Architecture] = ()
+    architectures: Sequence[Architecture] = ()
 
     round: int = 0  # the next one
     blocks: list[_Block] = field(init=False)
@@ -130,7 +130,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         shards = self.shards or [torch.arange(self.topology.nodes)]
-        nodes = [self._node(part) for part in cut(shards, self.executor, self.others)]
+        nodes = [self._node(part) for part in cut(shards, self.executor, self.architectures)]
         withheld = frozenset(n for node in nodes for n in node.buffers) if self.local_buffers else frozenset()
         ids, spread = [node.ids for node in nodes], self.executor.workers.map
         self._router = Router(self.topology, ids, withheld, self.sealing, spread)
@@ -249,7 +249,7 @@ class Simulation:
         return torch.cat(parts)[torch.argsort(ids)][: self.federation.peers]
 
     def _node(self, part: Architecture) -> LearningNode:
-        executors = (self.executor, *(other.executor for other in self.others))
+        executors = (self.executor, *(other.executor for other in self.architectures))
         return LearningNode(
             ids=part.ids,
             federation=self.federation.of_nodes(part.ids, self.topology.hub),
@@ -261,17 +261,17 @@ class Simulation:
             hub=self.topology.hub,
             clusters=self.federation.clusters,
             own_module=self.own_module,
-            others=[executor for executor in executors if executor is not part.executor],
+            other_executors=[executor for executor in executors if executor is not part.executor],
         )
 
 
-def cut(shards: Sequence[Tensor], usual: Executor, others: Sequence[Architecture]) -> list[Architecture]:
+def cut(shards: Sequence[Tensor], usual: Executor, unusual: Sequence[Architecture]) -> list[Architecture]:
     """Blocks of nodes with one network each, out of shards with any."""
     nodes = 1 + max(int(ids.max()) for ids in shards)
     which = torch.zeros(nodes, dtype=torch.long)
-    for number, other in enumerate(others):
-        which[other.ids] = number + 1
-    executors = [usual, *(other.executor for other in others)]
+    for number, architecture in enumerate(unusual):
+        which[architecture.ids] = number + 1
+    executors = [usual, *(architecture.executor for architecture in unusual)]
     parts = [(ids[which[ids] == kind], executors[kind]) for ids in shards for kind in range(len(executors))]
     return [Architecture(ids, executor) for ids, executor in parts if len(ids)]
 

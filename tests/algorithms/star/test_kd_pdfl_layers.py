@@ -148,7 +148,7 @@ def two_networks(
         seed=seed,
         rounds=10,
         own_module=own,
-        others=[Architecture(torch.tensor(DEEP), Executor(executor, other, workers))],
+        architectures=[Architecture(torch.tensor(DEEP), Executor(executor, other, workers))],
         **more,
     )
 

@@ -234,7 +234,7 @@ class _Runner:
             own_module=p.own_module,
             local_buffers=e.batchnorm == "local",
             sealing=e.execution.sealing,
-            others=[
+            architectures=[
                 Architecture(torch.tensor(other.peers), Executor(executor, other.module, workers))
                 for other in p.others.values()
             ],
