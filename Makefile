@@ -45,7 +45,7 @@ bench: $(VENV)/.runtime  ## the benchmarks: ratios measured in one run
 	$(VENV)/bin/python -m benchmarks
 
 fuzz: $(VENV)/.fuzz  ## a million inputs for what reads bytes from the network (Linux)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python fuzz/fuzz_wire.py -runs=$(FUZZ_RUNS) -max_len=4096 -timeout=5 \
+	OMP_NUM_THREADS=1 $(VENV)/bin/python fuzz/fuzz_messages.py -runs=$(FUZZ_RUNS) -max_len=4096 -timeout=5 \
 		-rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix=fuzz/
 
 clean:  ## remove .venv, caches and build output; runs stay

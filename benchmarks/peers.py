@@ -28,7 +28,7 @@ from coterie.data import from_peers
 from coterie.learning import Executor, LearningNode, Workers, cores
 from coterie.peer.exchange.journal import Journal
 from coterie.peer.exchange.membership import Acquaintance
-from coterie.peer.network.tls import TlsTransport
+from coterie.peer.network.calling import TlsTransport
 from coterie.peer.process import Pace, Peer
 from coterie.peer.trust.cards import Card
 from coterie.peer.trust.contexts import Contexts

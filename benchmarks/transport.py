@@ -15,9 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.timing import Row, best_seconds, by_turns
-from coterie.peer.network.messages import Head, Parcel, Receipt
-from coterie.peer.network.tls import TlsTransport
-from coterie.peer.network.transport import Body
+from coterie.peer.network.calling import TlsTransport
+from coterie.peer.network.messages import Body, Head, Parcel, Receipt
 from coterie.peer.trust import certificates
 
 _LENGTH = struct.Struct("!Q")

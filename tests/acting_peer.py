@@ -9,9 +9,8 @@ from real_peers import PORT, Swarm
 
 from coterie.experiments.real_peers.joining import experiment_of
 from coterie.experiments.setup.digest import experiment_digest
-from coterie.peer.network.messages import Head, Hello, Receipt
-from coterie.peer.network.tls import TlsTransport
-from coterie.peer.network.transport import Body
+from coterie.peer.network.calling import TlsTransport
+from coterie.peer.network.messages import Body, Head, Hello, Receipt
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import load_settings

@@ -8,7 +8,7 @@ import torch
 
 from coterie.algorithms.dfedpgp import DFedPGP
 from coterie.peer.exchange.journal import ParcelId
-from coterie.peer.network.wire import decode_tree, spec_of
+from coterie.peer.network.messages import decode_tree, shape_of
 from coterie.peer.process import Peer
 
 
@@ -31,5 +31,5 @@ def _arrived(receiver: Peer, parcel: ParcelId) -> bool:
 
 def _share_mass(peer: Peer, body: bytes) -> float:
     shared = peer.node.body if isinstance(peer.algorithm, DFedPGP) else tuple(peer.state.params)
-    like = spec_of({"values": {n: peer.state.params[n] for n in shared}, "mass": {"mu": peer.state.mass}})
+    like = shape_of({"values": {n: peer.state.params[n] for n in shared}, "mass": {"mu": peer.state.mass}})
     return float(decode_tree(body, like)["mass"]["mu"][0])  # type: ignore[index, arg-type]

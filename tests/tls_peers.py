@@ -17,10 +17,9 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 
 from coterie.errors import RefusedError
-from coterie.peer.network.messages import Head, Parcel, Receipt
-from coterie.peer.network.tls import Limits, TlsTransport
-from coterie.peer.network.transport import Body
-from coterie.peer.network.wire import decode_head
+from coterie.peer.network.calling import TlsTransport
+from coterie.peer.network.connection import Limits
+from coterie.peer.network.messages import Body, Head, Parcel, Receipt, decode_head
 from coterie.peer.trust import certificates
 
 MEMBERS = ("anna", "bob", "carol")

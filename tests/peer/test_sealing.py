@@ -26,9 +26,8 @@ from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.membership import Position
 from coterie.peer.exchange.seal_bodies import unpack, unpack_reveal, unpack_survivors, unpack_words
 from coterie.peer.exchange.sealing import Sealing
-from coterie.peer.network.messages import Head, SealAnswer, SealStep
-from coterie.peer.network.transport import Body, Handler
-from coterie.peer.network.wire import TreeShape, decode_tree, spec_of
+from coterie.peer.network.messages import Body, Head, SealAnswer, SealStep, TreeShape, decode_tree, shape_of
+from coterie.peer.network.serving import Handler
 from coterie.protocol import Tree
 from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words, magnitude_exponent, quantised_sum
 from coterie.protocol.secure_sum.masks import keystream
@@ -395,12 +394,12 @@ def test_a_plain_exchange_could_be_read_and_a_sealed_one_cannot(tmp_path: Path) 
     plain.network.recording = True
     run_virtually(plain.play())
     params = plain.peers_by_number[0].state.params
-    assert len(models_in(Overheard.by(0, plain.network), spec_of(params))) == 4
+    assert len(models_in(Overheard.by(0, plain.network), shape_of(params))) == 4
     sealed = play_and_record(tmp_path / "sealed", rounds=1)
     for number in range(5):
         heard = Overheard.by(number, sealed.network)
         payload = {"weighted": params, "samples": {"n": torch.ones(1)}}
-        assert models_in(heard, spec_of(params)) == models_in(heard, spec_of(payload)) == []
+        assert models_in(heard, shape_of(params)) == models_in(heard, shape_of(payload)) == []
         assert not any(b"data_offsets" in body for body in heard.everything)
 
 

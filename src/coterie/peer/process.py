@@ -27,8 +27,8 @@ from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.post import Post
 from coterie.peer.exchange.sealing import Sealing, Sign, Verify
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
-from coterie.peer.network.transport import Body, Transport
+from coterie.peer.network.calling import Transport
+from coterie.peer.network.messages import Body, Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
 from coterie.protocol import Algorithm, Exchange, Inbox, Params
 from coterie.protocol.trees import keep_offline
 from coterie.topology import Topology

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.network.messages import Head
-from coterie.peer.network.transport import Handler
-from coterie.peer.network.wire import decode_head, encode_head
+from coterie.peer.network.messages import Head, decode_head, encode_head
+from coterie.peer.network.serving import Handler
 
 T = TypeVar("T")
 

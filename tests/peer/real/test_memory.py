@@ -12,8 +12,7 @@ import pytest
 from acting_peer import Actor
 from real_peers import PATIENCE, Swarm, experiment
 
-from coterie.peer.network.messages import Parcel
-from coterie.peer.network.wire import encode_tree
+from coterie.peer.network.messages import Parcel, encode_tree
 
 MODEL = 50_000_000  # bytes
 NEIGHBOURS = 10

@@ -17,8 +17,7 @@ from real_peers import PATIENCE, Swarm, experiment, slow_model
 from coterie.cli.peer.cards import distrust
 from coterie.errors import PeerError, RefusedError
 from coterie.experiments.real_peers.joining import Joining
-from coterie.peer.network.messages import Head, Parcel, Receipt
-from coterie.peer.network.wire import decode_tree, encode_tree
+from coterie.peer.network.messages import Head, Parcel, Receipt, decode_tree, encode_tree
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import ROSTER_FILE, Roster, roster_text
 from coterie.protocol import Tree

@@ -23,8 +23,8 @@ from coterie.learning import Executor, LearningNode, Workers
 from coterie.peer.exchange.journal import Journal
 from coterie.peer.exchange.membership import Acquaintance
 from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.network.frames import Limits
-from coterie.peer.network.tls import TlsTransport
+from coterie.peer.network.calling import TlsTransport
+from coterie.peer.network.connection import Limits
 from coterie.peer.process import Pace, Peer, RoundReport
 from coterie.peer.trust.contexts import Contexts
 from coterie.peer.trust.identity import Identity

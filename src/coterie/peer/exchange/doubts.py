@@ -15,9 +15,8 @@ from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.journal import Journal, ParcelId
 from coterie.peer.exchange.membership import Membership
 from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.network.messages import Finding, Inquiry
-from coterie.peer.network.transport import Transport
-from coterie.peer.network.wire import TreeShape, decode_tree
+from coterie.peer.network.calling import Transport
+from coterie.peer.network.messages import Finding, Inquiry, TreeShape, decode_tree
 from coterie.protocol import Tree
 from coterie.protocol.trees import map_tree
 

@@ -17,9 +17,7 @@ from coterie.errors import RefusedError
 from coterie.peer.exchange.journal import Journal, ParcelId
 from coterie.peer.exchange.membership import START, Position
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import Parcel
-from coterie.peer.network.transport import Body
-from coterie.peer.network.wire import TreeShape, decode_tree
+from coterie.peer.network.messages import Body, Parcel, TreeShape, decode_tree
 from coterie.protocol import Bundle, Tree
 
 _HEADER_SLACK = 4096  # bytes by which the header of an equal payload may differ

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.signal import Signal
+from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Hello
-from coterie.peer.network.transport import Transport
 
 _log = logging.getLogger("coterie.peer")
 

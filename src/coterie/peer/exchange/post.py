@@ -21,9 +21,8 @@ from coterie.peer.exchange.membership import Membership, Position
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.sealing import Sealing, SummedInbox
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import Parcel, Receipt
-from coterie.peer.network.transport import Transport
-from coterie.peer.network.wire import encode_tree, spec_of
+from coterie.peer.network.calling import Transport
+from coterie.peer.network.messages import Parcel, Receipt, encode_tree, shape_of
 from coterie.protocol import Bundle, Exchange, Inbox, Tree
 from coterie.protocol.trees import flatten_row, unflatten, without
 from coterie.topology import Topology
@@ -78,7 +77,7 @@ class Post:
         if exchange.sealed:
             return await self._sealed(payload, receivers, expected or [], Position(round, slot))
         body = encode_tree(payload)
-        wanted = Wanted(spec_of(payload), len(body), exchange.conserved)
+        wanted = Wanted(shape_of(payload), len(body), exchange.conserved)
         if exchange.conserved:
             self.journal.begin(round)
         self.mailbox.open(round, slot, wanted)

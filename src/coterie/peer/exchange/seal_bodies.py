@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from coterie.errors import RefusedError, SecureSumError
-from coterie.peer.network.wire import decode_parts, encode_parts
 from coterie.protocol.secure_sum.fixed_point import Words
 from coterie.protocol.secure_sum.member import Keys, Plan, Reveal
 from coterie.protocol.secure_sum.shamir import SHARE_BYTES
@@ -18,6 +18,10 @@ MOST_MEMBERS = 1000
 MOST_BYTES_PER_MEMBER = 2048  # of anything but the masked vector
 
 _KEY_BYTES = 32
+_MOST_PARTS = 2 * MOST_MEMBERS
+_LONGEST_PART_NAME = 255
+_PART_COUNT = struct.Struct("!I")
+_PART_LENGTHS = struct.Struct("!HQ")  # of the name, of the value
 
 
 @dataclass(frozen=True)
@@ -118,3 +122,55 @@ def _parts(content: bytes) -> dict[str, bytes]:
         return decode_parts(content)
     except RefusedError as error:
         raise SecureSumError(error.text) from None
+
+
+# Named byte strings
+
+
+def encode_parts(parts: Mapping[str, bytes]) -> bytes:
+    """Named byte strings: their number, then for each both lengths, the name, the value."""
+    if len(parts) > _MOST_PARTS:
+        raise ValueError(f"{len(parts)} parts; at most {_MOST_PARTS} are allowed")
+    pieces = [_PART_COUNT.pack(len(parts))]
+    for name, value in parts.items():
+        raw = name.encode()
+        if len(raw) > _LONGEST_PART_NAME:
+            raise ValueError(f"a part's name has {len(raw)} bytes; at most {_LONGEST_PART_NAME} are allowed")
+        pieces += [_PART_LENGTHS.pack(len(raw), len(value)), raw, value]
+    return b"".join(pieces)
+
+
+def decode_parts(body: bytes) -> dict[str, bytes]:
+    if len(body) < _PART_COUNT.size:
+        raise RefusedError("truncated", f"a body of {len(body)} bytes is too short for named parts")
+    (count,) = _PART_COUNT.unpack_from(body)
+    if count > _MOST_PARTS:
+        raise RefusedError("oversized", f"the body claims {count} parts; at most {_MOST_PARTS} are allowed")
+    parts: dict[str, bytes] = {}
+    place = _PART_COUNT.size
+    for _ in range(count):
+        name, value, place = _part_at(body, place)
+        if name in parts:
+            raise RefusedError("malformed", f"two parts are named {name!r}")
+        parts[name] = value
+    if place != len(body):
+        raise RefusedError("oversized", f"{len(body) - place} bytes follow the last part")
+    return parts
+
+
+def _part_at(body: bytes, place: int) -> tuple[str, bytes, int]:
+    start = place + _PART_LENGTHS.size
+    if start > len(body):
+        raise RefusedError("truncated", "the body ended before a part")
+    name_length, value_length = _PART_LENGTHS.unpack_from(body, place)
+    if name_length > _LONGEST_PART_NAME:
+        raise RefusedError("malformed", f"a part's name claims {name_length} bytes")
+    middle = start + name_length
+    end = middle + value_length
+    if end > len(body):
+        raise RefusedError("truncated", f"a part claims {end} bytes of a body of {len(body)}")
+    try:
+        name = body[start:middle].decode()
+    except UnicodeDecodeError:
+        raise RefusedError("malformed", "a part's name is not UTF-8") from None
+    return name, body[middle:end], end

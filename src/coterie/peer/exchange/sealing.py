@@ -36,8 +36,8 @@ from coterie.peer.exchange.seal_bodies import (
     unpack_words,
 )
 from coterie.peer.exchange.signal import Signal
+from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import SealAnswer, SealStep
-from coterie.peer.network.transport import Transport
 from coterie.protocol import Bundle, SealedInbox, Tree
 from coterie.protocol.secure_sum.collector import PairwiseCollector, majority
 from coterie.protocol.secure_sum.fixed_point import FixedPoint, magnitude_exponent

@@ -1,4 +1,4 @@
-"""The calling side: connections to other peers, reused, and requests over them."""
+"""The calling side: requests to other peers over mutual TLS, on connections that are reused."""
 
 from __future__ import annotations
 
@@ -9,15 +9,28 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.network.frames import AT_ONCE, Frames, Limits, Opening
-from coterie.peer.network.messages import Head, Refusal
-from coterie.peer.network.serving import Identify, Refused, about_certificates, log
-from coterie.peer.network.stream import TlsStream
-from coterie.peer.network.wire import decode_head, encode_head
+from coterie.peer.network.connection import AT_ONCE, Frames, Limits, Opening, TlsStream
+from coterie.peer.network.messages import Head, Refusal, decode_head, encode_head
+from coterie.peer.network.serving import Handler, Identify, Refused, Server, about_certificates, log
 
 _KEPT = 3  # idle connections per destination: a parcel, a heartbeat, a question where it is
+
+
+class Transport(Protocol):
+    """How a peer asks others: a `TlsTransport`, or in tests a network in memory with faults."""
+
+    async def request(
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float
+    ) -> tuple[Head, bytes]:
+        """Send a message and wait for its answer.
+
+        Raises UnreachableError when there is no answer within the timeout, and then it is unknown whether
+        the message was taken; RefusedError when the other side answers with a refusal, and then it was not.
+        """
 
 
 @dataclass
@@ -47,22 +60,67 @@ class _Connection:
         return opening
 
 
-class Caller:
-    """All connections to other peers. At most half of what a peer grants us are open at once."""
+class TlsTransport:
+    """Messages between peers over mutual TLS: a `Transport` that listens too, with a `Server`.
+
+    It is written by hand, on the standard library's `ssl`, for two reasons. A failed handshake is reported
+    with its reason, to the one who called and in our counts; gRPC for Python does not report it. And a
+    receiver answers before the body comes. A unary call of gRPC reads the whole message before it can be
+    declined; a stream of gRPC does not, but the question and the answer on it would be our own again. The
+    throughput is that of a bare TLS socket (benchmarks/transport.py).
+
+    name:            ours, the sender of refusals
+    host, port:      where to listen; port 0 lets the system choose
+    server_context, client_context: called for every connection, so that a changed roster or a renewed
+                     certificate needs no restart; TLS 1.3 and certificates on both sides are enforced here
+    identify:        from a certificate (DER) to the name of its peer; raises RefusedError for strangers
+    spool:           a folder of our own for large bodies
+    refused:         told of every refusal by this side: its reason, and the peer's name or address
+    """
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], identify: Identify, limits: Limits, refused: Refused
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        server_context: Callable[[], ssl.SSLContext],
+        client_context: Callable[[], ssl.SSLContext],
+        identify: Identify,
+        spool: Path,
+        limits: Limits | None = None,
+        refused: Refused = lambda reason, who: None,
     ) -> None:
-        self._context, self._identify, self._limits, self._refused = context, identify, limits, refused
-        self._closed = 0  # how often
+        limits = limits or Limits()
+        self.host, self.port = host, port
+        self._server = Server(name, server_context, identify, limits, spool, refused)
+        self._context, self._identify, self._limits, self._refused = client_context, identify, limits, refused
+        self._stopped = 0  # how often
         self._swept = float("-inf")  # when
         self._idle: defaultdict[tuple[str, str], list[_Connection]] = defaultdict(list)
-        most = max(1, limits.connections_per_peer // 2)
+        most = max(1, limits.connections_per_peer // 2)  # of what a peer grants us
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))
 
+    async def start(self, handler: Handler) -> None:
+        """Listen; `port` is then the one that the system chose. PeerError when that is impossible."""
+        self.port = await self._server.start(self.host, self.port, handler)
+
+    async def stop(self) -> None:
+        """Close all connections, within seconds. The transport can be started again.
+
+        A connection to another peer that is in use is closed as soon as its answer is there.
+        """
+        self._stopped += 1
+        for kept in self._idle.values():
+            for connection in kept:
+                connection.stream.close()
+        self._idle.clear()
+        await self._server.stop()
+
     async def request(
-        self, to: str, address: str, head: Head, body: bytes, timeout: float
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float
     ) -> tuple[Head, bytes]:
+        """See `Transport.request`. RefusedError "certificate" also when `to` is not who answers there."""
         raw = encode_head(head)
         try:
             async with asyncio.timeout(timeout):
@@ -72,19 +130,11 @@ class Caller:
         except OSError as error:
             raise UnreachableError(f"{to} at {address}: {_in_words(error)}") from error
 
-    def close(self) -> None:
-        """Close what is idle, and what is in use as soon as its answer is there."""
-        self._closed += 1
-        for kept in self._idle.values():
-            for connection in kept:
-                connection.stream.close()
-        self._idle.clear()
-
     async def _request(
         self, to: str, address: str, head: bytes, body: bytes, timeout: float
     ) -> tuple[Head, bytes]:
         async with self._turns[to]:
-            good, closed = False, self._closed
+            good, stopped = False, self._stopped
             connection = self._reused(to, address) or await self._new(to, address)
             try:
                 answer, data = await self._exchange(connection, to, head, body, timeout)
@@ -93,7 +143,7 @@ class Caller:
                 good = True
                 raise
             finally:
-                self._release(connection, to, address, good and closed == self._closed)
+                self._release(connection, to, address, good and stopped == self._stopped)
         return answer, data
 
     async def _exchange(

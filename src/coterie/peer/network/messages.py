@@ -1,16 +1,39 @@
-"""What peers say to each other: a small typed head, and for some kinds a body of bytes.
+"""What peers say to each other, how it becomes bytes, and how large it may be.
 
-Every message names its sender, and the receiver compares that with the TLS certificate of the connection.
-Heads are JSON checked against the classes below; bodies are safetensors (see `wire`). Nothing is unpickled.
+A message is a small head and, for some kinds, a body. Heads are JSON, checked against the classes below.
+Every head names its sender, and the receiver compares that with the TLS certificate of the connection.
+Bodies are safetensors, or what `exchange/seal_bodies.py` packs for secure sums. Nothing is unpickled.
+
+Bytes from strangers become a message or a refusal. `LARGEST_HEAD` and `LARGEST_BODY` bound what is read at
+all. A receiver also knows the names, shapes and dtypes that an exchange carries (`TreeShape`). It compares a
+body with them before it makes any tensor: what a header claims never decides how much memory is used.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO, RawIOBase
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from torch import Tensor
 
+from coterie.errors import RefusedError
 from coterie.peer.trust.names import Address, Name
+from coterie.protocol.trees import Tree, leaves
+
+LARGEST_HEAD = 64 << 10
+LARGEST_BODY = 256 << 20
+
+Body: TypeAlias = "bytes | Path"
+"""A received body: in memory, or in a file of its own when it is large. Whoever takes it removes the file."""
 
 Reason: TypeAlias = Literal[
     "certificate",  # unknown, expired, or signed by a stranger
@@ -123,3 +146,270 @@ Head: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 HEAD: TypeAdapter[Head] = TypeAdapter(Head)
+
+
+# Sizes
+
+
+def check_head_size(length: int) -> None:
+    if length > LARGEST_HEAD:
+        raise RefusedError("oversized", f"a head of {length} bytes; at most {LARGEST_HEAD} are allowed")
+
+
+def check_body_size(size: int, most: int = LARGEST_BODY) -> None:
+    if size > most:
+        raise RefusedError("oversized", f"a body of {size} bytes; at most {most} are allowed")
+
+
+# Heads
+
+
+def encode_head(head: Head) -> bytes:
+    raw = HEAD.dump_json(head)
+    check_head_size(len(raw))
+    return raw
+
+
+def decode_head(raw: bytes) -> Head:
+    check_head_size(len(raw))
+    try:
+        return HEAD.validate_json(raw)
+    except ValidationError as error:
+        # Without the input: what a stranger wrote has no place in our logs.
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part)[:64] for part in first["loc"][:3])
+        raise RefusedError("malformed", f"the head is not valid: {place} {first['msg']}"[:400]) from None
+
+
+# Trees
+
+_HEADER_LENGTH = struct.Struct("<Q")  # safetensors: little-endian length of the JSON header, header, data
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One row of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{_DTYPE_NAMES[self.dtype]} {list(self.shape)}"
+
+
+_Shape: TypeAlias = "Leaf | Mapping[str, _Shape]"
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """What one row of an exchange's payload looks like."""
+
+    tree: _Shape  # nested like the payload
+
+    @property
+    def leaves(self) -> dict[str, Leaf]:
+        """From names, written `outer/inner`, to shapes and dtypes."""
+        return dict(_named(self.tree))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(leaf.size for _, leaf in _named(self.tree))
+
+
+def shape_of(tree: Tree) -> TreeShape:
+    """The shape of one row of a tree whose tensors have a leading axis of rows."""
+    return TreeShape(_row_shape(tree))
+
+
+def _row_shape(tree: Tree) -> _Shape:
+    if isinstance(tree, Tensor):
+        if tree.dtype not in _DTYPE_NAMES:
+            raise TypeError(f"tensors of {tree.dtype} cannot be sent")
+        return Leaf(tuple(tree.shape[1:]), tree.dtype)
+    return {key: _row_shape(value) for key, value in tree.items()}
+
+
+def _named(shape: _Shape, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
+    """As `protocol.trees.leaves` names tensors."""
+    if isinstance(shape, Leaf):
+        yield prefix, shape
+    else:
+        for key, value in shape.items():
+            yield from _named(value, f"{prefix}/{key}" if prefix else key)
+
+
+def encode_tree(tree: Tree, row: int = 0) -> bytes:
+    """One row of a tree as safetensors; nothing for a tree without tensors."""
+    rows = [(name, leaf[row].detach().cpu().contiguous()) for name, leaf in leaves(tree)]
+    header: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, tensor in rows:
+        if name in header:
+            raise ValueError(f"two tensors are named {name!r}")
+        begin, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _DTYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    if not rows:
+        return b""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # readers map the data into memory: keep it aligned
+    # join copies each tensor once, straight to its place.
+    return b"".join([_HEADER_LENGTH.pack(len(text)), text, *(_bytes_of(tensor) for _, tensor in rows)])
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def decode_tree(body: bytes | Path, like: TreeShape) -> Tree:
+    """The tree in a body, each tensor with a leading axis of one row; a file is read tensor by tensor."""
+    expected = like.leaves
+    with _opened(body) as (file, size):
+        if not expected:
+            if size:
+                raise RefusedError("shape", f"a body of {size} bytes where no tensors are expected")
+            return _nested(like.tree, {})
+        header, start = _read_header(file, size, expected)
+        _check_leaves(header, expected)
+        _check_offsets(header, expected, size - start)
+        tensors = {}
+        for name, leaf in expected.items():
+            file.seek(start + header[name]["data_offsets"][0])
+            tensors[name] = _read_tensor(file, name, leaf)
+    return _nested(like.tree, tensors)
+
+
+@contextmanager
+def _opened(body: bytes | Path) -> Iterator[tuple[RawIOBase | BytesIO, int]]:
+    if isinstance(body, Path):
+        with body.open("rb", buffering=0) as file:
+            yield file, body.stat().st_size
+    else:
+        yield BytesIO(body), len(body)  # shares the bytes
+
+
+def _nested(shape: _Shape, tensors: Mapping[str, Tensor], prefix: str = "") -> Tree:
+    if isinstance(shape, Leaf):
+        return tensors[prefix]
+    return {
+        key: _nested(value, tensors, f"{prefix}/{key}" if prefix else key) for key, value in shape.items()
+    }
+
+
+def _read_header(
+    file: RawIOBase | BytesIO, size: int, expected: Mapping[str, Leaf]
+) -> tuple[dict[str, Any], int]:
+    """The header, and where the data starts."""
+    if size < _HEADER_LENGTH.size:
+        raise RefusedError("truncated", f"a body of {size} bytes is too short for safetensors")
+    (length,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
+    # Enough for any writer's spacing, however each character of a name is escaped.
+    most = 1024 + sum(200 + 12 * len(name) + 40 * len(leaf.shape) for name, leaf in expected.items())
+    if length > most:
+        raise RefusedError("malformed", f"the header claims {length} bytes; at most {most} make sense here")
+    if _HEADER_LENGTH.size + length > size:
+        raise RefusedError("truncated", f"a header of {length} bytes in a body of {size}")
+    return _parse_header(file.read(length)), _HEADER_LENGTH.size + length
+
+
+def _parse_header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text.decode(), object_pairs_hook=_without_repetition)
+    except (ValueError, RecursionError):
+        raise RefusedError("malformed", "the header of the body is not valid JSON") from None
+    if not isinstance(header, dict):
+        raise RefusedError("malformed", "the header of the body is not a JSON object")
+    return header
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a repeated key")
+    return found
+
+
+def _check_leaves(header: Mapping[str, Any], expected: Mapping[str, Leaf]) -> None:
+    """Names, dtypes and shapes are those of this exchange."""
+    if missing := [name for name in expected if name not in header]:
+        raise RefusedError("shape", f"{len(missing)} tensors are missing, the first is {missing[0][:100]!r}")
+    if extra := [name for name in header if name not in expected]:
+        raise RefusedError("shape", f"{len(extra)} tensors are unknown, the first is {extra[0][:100]!r}")
+    for name, leaf in expected.items():
+        entry = header[name]
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise RefusedError("malformed", f"{name[:100]!r} needs dtype, shape and data_offsets")
+        dtype, shape = entry["dtype"], entry["shape"]
+        if not isinstance(dtype, str) or not _are_counts(shape):
+            raise RefusedError("malformed", f"the dtype or shape of {name[:100]!r} is not valid")
+        if _DTYPES.get(dtype) != leaf.dtype or tuple(shape) != leaf.shape:
+            got = f"{dtype[:10]} {shape}"[:100]
+            raise RefusedError("shape", f"{name[:100]!r} is {got}, and {leaf} was expected")
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _check_offsets(header: Mapping[str, Any], expected: Mapping[str, Leaf], data: int) -> None:
+    """The tensors fill the data exactly, one after another."""
+    needed = sum(leaf.size for leaf in expected.values())
+    if data < needed:
+        raise RefusedError("truncated", f"{data} bytes of tensors where {needed} are expected")
+    if data > needed:
+        raise RefusedError("oversized", f"{data} bytes of tensors where {needed} are expected")
+    for name, leaf in expected.items():
+        offsets = header[name]["data_offsets"]
+        if not _are_counts(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != leaf.size:
+            raise RefusedError("malformed", f"the place of {name[:100]!r} does not fit its shape")
+    end = 0
+    for begin, next_end in sorted(header[name]["data_offsets"] for name in expected):
+        if begin != end:
+            raise RefusedError("malformed", "tensors overlap, or leave a gap between them")
+        end = next_end
+
+
+def _read_tensor(file: RawIOBase | BytesIO, name: str, leaf: Leaf) -> Tensor:
+    tensor = torch.empty((1, *leaf.shape), dtype=leaf.dtype)
+    if not leaf.size:
+        return tensor
+    view = _bytes_of(tensor)
+    done = 0
+    while done < leaf.size:
+        count = file.readinto(view[done:])
+        if not count:
+            raise RefusedError("truncated", f"the file ended within {name[:100]!r}")
+        done += count
+    _check_values(tensor, name)
+    return tensor
+
+
+def _check_values(tensor: Tensor, name: str) -> None:
+    if tensor.is_floating_point():
+        # NaN and infinity survive minimum and maximum, which need no memory, unlike isfinite.
+        if not all(torch.isfinite(extreme) for extreme in tensor.aminmax()):
+            raise RefusedError("not-finite", f"{name[:100]!r} holds NaN or infinity")
+    elif tensor.dtype is torch.bool and tensor.view(torch.uint8).max() > 1:
+        raise RefusedError("malformed", f"{name[:100]!r} holds booleans that are neither 0 nor 1")

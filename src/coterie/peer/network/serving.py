@@ -10,14 +10,27 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar, cast, get_args
+from typing import Protocol, TypeVar, cast, get_args
 
 from coterie.errors import PeerError, RefusedError
-from coterie.peer.network.frames import AT_ONCE, Frames, Limits, Opening, remove_spooled
-from coterie.peer.network.messages import Head, Reason, Refusal
-from coterie.peer.network.stream import TlsStream, accept
-from coterie.peer.network.transport import Body, Handler
-from coterie.peer.network.wire import decode_head, encode_head
+from coterie.peer.network.connection import (
+    AT_ONCE,
+    Frames,
+    Limits,
+    Opening,
+    TlsStream,
+    accept,
+    remove_spooled,
+)
+from coterie.peer.network.messages import (
+    Body,
+    Head,
+    Reason,
+    Refusal,
+    check_body_size,
+    decode_head,
+    encode_head,
+)
 
 _T = TypeVar("_T")
 _REASONS = get_args(Reason)
@@ -30,8 +43,22 @@ Identify = Callable[["bytes | None"], str]
 Refused = Callable[[str, str], None]
 
 
+class Handler(Protocol):
+    """What a peer does with the messages of others. Errors other than `RefusedError` are bugs."""
+
+    def admit(self, caller: str, head: Head, size: int) -> Awaitable[None] | None:
+        """Decide about a message before its body is read. None: there is a use for it now; else wait.
+
+        caller: the name that belongs to the certificate of the connection. size: bytes of the body.
+        Raises RefusedError, at once or after the wait.
+        """
+
+    async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
+        """Take an admitted message, without waiting; returns the answer. Raises RefusedError."""
+
+
 class Server:
-    """One listening peer; `calling.Caller` is its counterpart."""
+    """One listening peer; `calling.TlsTransport` is its counterpart."""
 
     def __init__(
         self,
@@ -160,7 +187,7 @@ class Server:
         body: Body | None = await frames.body(opening.size) if opening.size <= AT_ONCE else None
         if body is None:
             frames.skip_body()  # until `go_on` asks for it
-        frames.check_size(opening.size)
+        check_body_size(opening.size, self._limits.largest_body)
         head = self._checked(opening, caller, stream.certificate)
         if not await self._admitted(stream, caller, head, opening.size):
             return False

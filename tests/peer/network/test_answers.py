@@ -11,8 +11,7 @@ import pytest
 from tls_peers import Net, prefix
 
 from coterie.errors import UnreachableError
-from coterie.peer.network.messages import Inquiry, Receipt
-from coterie.peer.network.wire import encode_head
+from coterie.peer.network.messages import Inquiry, Receipt, encode_head
 
 
 @pytest.mark.parametrize(

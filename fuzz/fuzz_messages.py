@@ -17,8 +17,9 @@ from typing import Any
 import atheris
 import torch
 
-with atheris.instrument_imports(include=["coterie.peer.network.wire", "coterie.peer.network.frames"]):
-    from coterie.peer.network import frames, wire
+with atheris.instrument_imports(include=["coterie.peer.network", "coterie.peer.exchange.seal_bodies"]):
+    from coterie.peer.exchange import seal_bodies
+    from coterie.peer.network import connection, messages
 
 from coterie.errors import RefusedError
 from coterie.peer.network.messages import Hello, Parcel, Receipt, Refusal, SealStep
@@ -29,8 +30,8 @@ PAYLOAD = {
     "mask": torch.ones(1, 2, dtype=torch.bool),
     "none": torch.ones(1, 0, dtype=torch.int64),
 }
-SPEC = wire.spec_of(PAYLOAD)
-LIMITS = frames.Limits(largest_body=1 << 20)
+SHAPE = messages.shape_of(PAYLOAD)
+LIMITS = connection.Limits(largest_body=1 << 20)
 
 
 class Bytes:
@@ -50,36 +51,36 @@ class Bytes:
 
 
 def head(data: bytes) -> None:
-    decoded = wire.decode_head(data)
-    assert wire.decode_head(wire.encode_head(decoded)) == decoded
+    decoded = messages.decode_head(data)
+    assert messages.decode_head(messages.encode_head(decoded)) == decoded
 
 
 def tree(data: bytes) -> None:
-    decoded = wire.decode_tree(data, SPEC)
-    assert wire.spec_of(decoded) == SPEC
+    decoded = messages.decode_tree(data, SHAPE)
+    assert messages.shape_of(decoded) == SHAPE
 
 
 def tree_in_file(data: bytes) -> None:
     path = FOLDER / "body"
     path.write_bytes(data)
-    assert wire.spec_of(wire.decode_tree(path, SPEC)) == SPEC
+    assert messages.shape_of(messages.decode_tree(path, SHAPE)) == SHAPE
 
 
 def parts(data: bytes) -> None:
-    assert wire.encode_parts(wire.decode_parts(data)) == data
+    assert seal_bodies.encode_parts(seal_bodies.decode_parts(data)) == data
 
 
-def connection(data: bytes) -> None:
-    drive(conversation(frames.Frames(Bytes(data), LIMITS, spool=None, clock=lambda: 0.0)))
+def frames(data: bytes) -> None:
+    drive(conversation(connection.Frames(Bytes(data), LIMITS, spool=None, clock=lambda: 0.0)))
 
 
-async def conversation(reader: frames.Frames) -> None:
+async def conversation(reader: connection.Frames) -> None:
     """As the listening side reads requests."""
     while (opening := await reader.opening(1.0)) is not None:
         body = await reader.body(opening.size)
         assert len(body) == opening.size <= LIMITS.largest_body  # type: ignore[arg-type]
         assert reader.in_step
-        wire.decode_head(opening.head)
+        messages.decode_head(opening.head)
 
 
 def drive(work: Coroutine[Any, Any, None]) -> None:
@@ -91,7 +92,7 @@ def drive(work: Coroutine[Any, Any, None]) -> None:
         pass
 
 
-DECODERS = [head, tree, parts, connection, tree_in_file]
+DECODERS = [head, tree, parts, frames, tree_in_file]
 FOLDER = Path(os.devnull)  # main makes one
 
 
@@ -114,10 +115,10 @@ def seeds() -> list[bytes]:
         Receipt(sender="anna"),
         Refusal(sender="anna", reason="slow", text="text"),
     ]
-    raw = [wire.encode_head(each) for each in heads]
-    body = wire.encode_tree(PAYLOAD)
+    raw = [messages.encode_head(each) for each in heads]
+    body = messages.encode_tree(PAYLOAD)
     framed = b"".join(struct.pack("!IQ", len(each), 5) + each + b"12345" for each in raw)
-    named = wire.encode_parts({"one": b"1", "two": bytes(40)})
+    named = seal_bodies.encode_parts({"one": b"1", "two": bytes(40)})
     return [*(b"\0" + each for each in raw), b"\1" + body, b"\2" + named, b"\3" + framed, b"\4" + body]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +13,27 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import mutated, outcome
 from pydantic import ValidationError
 from torch import Tensor
 
 from coterie.errors import RefusedError
 from coterie.peer.network.messages import (
+    LARGEST_HEAD,
     Finding,
     Hello,
     Inquiry,
+    Leaf,
     Parcel,
     Receipt,
     Refusal,
     SealAnswer,
     SealStep,
-)
-from coterie.peer.network.wire import (
-    LARGEST_HEAD,
-    Leaf,
     decode_head,
-    decode_parts,
     decode_tree,
     encode_head,
-    encode_parts,
     encode_tree,
-    spec_of,
+    shape_of,
 )
 from coterie.protocol.trees import Tree, leaves, map_tree
 
@@ -84,11 +80,11 @@ PAYLOAD: dict[str, Any] = {
     "mask": torch.tensor([[True, False]]),
     "count": torch.tensor([5]),
 }
-SPEC = spec_of(PAYLOAD)
+SHAPE = shape_of(PAYLOAD)
 BODY = encode_tree(PAYLOAD)
 
 
-def refusal(body: bytes | Path, like: Any = SPEC) -> str:
+def refusal(body: bytes | Path, like: Any = SHAPE) -> str:
     with pytest.raises(RefusedError) as caught:
         decode_tree(body, like)
     assert len(caught.value.text) <= 500
@@ -137,7 +133,6 @@ def test_a_head_comes_back(head: Any) -> None:
         b'"\\ud800"',
         b"[" * 20_000,
         b'{"a":' * 10_000,
-        b" " * (LARGEST_HEAD + 1),
     ],
     ids=lambda raw: repr(raw[:30]),
 )
@@ -146,6 +141,11 @@ def test_a_malformed_head_is_refused(raw: bytes) -> None:
         decode_head(raw)
     assert caught.value.reason == "malformed"
     assert len(caught.value.text) <= 500
+
+
+def test_a_head_that_is_too_large_is_not_even_parsed() -> None:
+    with pytest.raises(RefusedError, match=f"oversized: a head of {LARGEST_HEAD + 1} bytes"):
+        decode_head(b" " * (LARGEST_HEAD + 1))
 
 
 def test_no_head_is_larger_than_others_accept() -> None:
@@ -178,17 +178,17 @@ trees = st.recursive(tensors, lambda inner: st.dictionaries(keys, inner, max_siz
 @given(tree=trees, row=st.integers(0, 1))
 @settings(max_examples=200)
 def test_a_row_of_any_tree_comes_back(tree: Tree, row: int) -> None:
-    spec = spec_of(tree)
-    back = decode_tree(encode_tree(tree, row), spec)
+    shape = shape_of(tree)
+    back = decode_tree(encode_tree(tree, row), shape)
     assert equal(back, map_tree(lambda leaf: leaf[row : row + 1], tree))
-    assert spec_of(back) == spec  # empty branches and the order of names too
+    assert shape_of(back) == shape  # empty branches and the order of names too
 
 
 @given(tree=trees)
 def test_a_file_gives_the_same_as_bytes(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("bodies") / "body"
     path.write_bytes(encode_tree(tree))
-    assert equal(decode_tree(path, spec_of(tree)), decode_tree(encode_tree(tree), spec_of(tree)))
+    assert equal(decode_tree(path, shape_of(tree)), decode_tree(encode_tree(tree), shape_of(tree)))
 
 
 def test_bodies_are_safetensors() -> None:
@@ -198,32 +198,32 @@ def test_bodies_are_safetensors() -> None:
         name: tensor.tolist() for name, tensor in theirs.items()
     }
     assert equal(
-        decode_tree(safetensors.torch.save({k: v[0].clone() for k, v in flat.items()}), SPEC), PAYLOAD
+        decode_tree(safetensors.torch.save({k: v[0].clone() for k, v in flat.items()}), SHAPE), PAYLOAD
     )
 
 
-def test_a_spec_names_one_row() -> None:
-    assert SPEC.leaves == {
+def test_a_shape_names_one_row() -> None:
+    assert SHAPE.leaves == {
         "model/body.weight": Leaf((3, 4), torch.float32),
         "model/body.bias": Leaf((3,), torch.float64),
         "mass": Leaf((), torch.float64),
         "mask": Leaf((2,), torch.bool),
         "count": Leaf((), torch.int64),
     }
-    assert SPEC.size == 48 + 24 + 8 + 2 + 8
+    assert SHAPE.size == 48 + 24 + 8 + 2 + 8
 
 
 def test_a_tree_without_tensors_is_an_empty_body() -> None:
     assert encode_tree({}) == b""
-    assert decode_tree(b"", spec_of({})) == {}
-    assert refusal(b"x", spec_of({})) == "shape"
+    assert decode_tree(b"", shape_of({})) == {}
+    assert refusal(b"x", shape_of({})) == "shape"
     assert refusal(b"") == "truncated"
 
 
 def test_a_bare_tensor_has_no_name() -> None:
     tensor = torch.tensor([[1.0, 2.0]])
-    assert spec_of(tensor).leaves == {"": Leaf((2,), torch.float32)}
-    back = decode_tree(encode_tree(tensor), spec_of(tensor))
+    assert shape_of(tensor).leaves == {"": Leaf((2,), torch.float32)}
+    back = decode_tree(encode_tree(tensor), shape_of(tensor))
     assert isinstance(back, Tensor)
     assert torch.equal(back, tensor)
 
@@ -232,12 +232,12 @@ def test_tensors_that_cannot_be_told_apart_are_not_sent() -> None:
     with pytest.raises(ValueError, match="two tensors"):
         encode_tree({"a/b": torch.ones(1), "a": {"b": torch.ones(1)}})
     with pytest.raises(TypeError, match="complex"):
-        spec_of(torch.ones(1, dtype=torch.complex64))
+        shape_of(torch.ones(1, dtype=torch.complex64))
 
 
 def test_decoded_tensors_are_writable_and_own_their_memory() -> None:
     body = encode_tree(PAYLOAD)
-    back = decode_tree(body, SPEC)
+    back = decode_tree(body, SHAPE)
     map_tree(lambda leaf: leaf.zero_(), back)
     assert body == BODY
 
@@ -247,12 +247,12 @@ def test_decoded_tensors_are_writable_and_own_their_memory() -> None:
 def test_numbers_are_finite(dtype: torch.dtype, value: float) -> None:
     tree = {"w": torch.zeros(1, 50, dtype=dtype)}
     tree["w"][0, 37] = value
-    assert refusal(encode_tree(tree), spec_of(tree)) == "not-finite"
+    assert refusal(encode_tree(tree), shape_of(tree)) == "not-finite"
 
 
 def test_booleans_are_zero_or_one() -> None:
     tree = {"mask": torch.tensor([[True, False]])}
-    assert refusal(encode_tree(tree)[:-1] + b"\x02", spec_of(tree)) == "malformed"
+    assert refusal(encode_tree(tree)[:-1] + b"\x02", shape_of(tree)) == "malformed"
 
 
 def test_other_names_shapes_and_dtypes_are_refused() -> None:
@@ -262,7 +262,7 @@ def test_other_names_shapes_and_dtypes_are_refused() -> None:
     assert refusal(encode_tree({**PAYLOAD, "mass": torch.ones(1)})) == "shape"
     assert refusal(encode_tree({**PAYLOAD, "mass": torch.ones(1, 1, dtype=torch.float64)})) == "shape"
     with pytest.raises(RefusedError, match=r"'mass' is F32 \[\], and F64 \[\] was expected"):
-        decode_tree(encode_tree({**PAYLOAD, "mass": torch.ones(1)}), SPEC)
+        decode_tree(encode_tree({**PAYLOAD, "mass": torch.ones(1)}), SHAPE)
 
 
 def test_data_of_another_length_is_refused(tmp_path: Path) -> None:
@@ -282,9 +282,9 @@ def swap(header: dict[str, Any], first: str, second: str) -> None:
 
 def test_tensors_may_lie_in_any_order() -> None:
     swapped = with_header(lambda header: swap(header, "mass", "count"))
-    refused = decode_tree(swapped, SPEC)
+    refused = decode_tree(swapped, SHAPE)
     assert not equal(refused, PAYLOAD)
-    assert spec_of(refused) == SPEC
+    assert shape_of(refused) == SHAPE
 
 
 @pytest.mark.parametrize(
@@ -330,67 +330,7 @@ def test_what_a_header_claims_takes_no_memory() -> None:
         tracemalloc.stop()
 
 
-# Parts
-
-
-@given(parts=st.dictionaries(st.text(max_size=20), st.binary(max_size=50), max_size=20))
-def test_parts_come_back(parts: dict[str, bytes]) -> None:
-    assert decode_parts(encode_parts(parts)) == parts
-
-
-def test_malformed_parts_are_refused() -> None:
-    good = encode_parts({"one": b"1", "two": b"22"})
-    repeated = encode_parts({"one": b"1", "onf": b"1"}).replace(b"onf", b"one")
-    bodies = {
-        b"": "truncated",
-        good[:-1]: "truncated",
-        good[:7]: "truncated",
-        good + b"\0": "oversized",
-        struct.pack("!I", 2001): "oversized",
-        struct.pack("!IHQ", 1, 3, 2**63) + b"one": "truncated",
-        struct.pack("!IHQ", 1, 256, 0) + b"x" * 256: "malformed",
-        good.replace(b"one", b"\xff\xff\xff"): "malformed",
-        repeated: "malformed",
-    }
-    for body, reason in bodies.items():
-        with pytest.raises(RefusedError) as caught:
-            decode_parts(body)
-        assert caught.value.reason == reason
-
-
-def test_too_many_parts_are_not_sent() -> None:
-    with pytest.raises(ValueError, match="2001 parts"):
-        encode_parts({str(number): b"" for number in range(2001)})
-    with pytest.raises(ValueError, match="name"):
-        encode_parts({"x" * 256: b""})
-
-
 # Mutations of what is valid
-
-
-@st.composite
-def mutated(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    raw = bytearray(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(raw)))
-        change = draw(st.sampled_from(["flip", "insert", "remove", "cut"]))
-        if change == "flip" and place < len(raw):
-            raw[place] ^= 1 << draw(st.integers(0, 7))
-        elif change == "insert":
-            raw[place:place] = draw(st.binary(min_size=1, max_size=9))
-        elif change == "remove":
-            del raw[place : place + draw(st.integers(1, 9))]
-        elif change == "cut":
-            del raw[place:]
-    return bytes(raw)
-
-
-def outcome(decode: Callable[..., Any], *args: Any) -> tuple[Any, str]:
-    """What was decoded, or the reason of the refusal; any other error fails the test."""
-    try:
-        return decode(*args), ""
-    except RefusedError as error:
-        return None, error.reason
 
 
 @given(raw=mutated([encode_head(head) for head in HEADS]))
@@ -402,17 +342,10 @@ def test_a_mutated_head_is_a_head_or_refused(raw: bytes) -> None:
 
 @given(raw=mutated([BODY]))
 @settings(max_examples=1000)
-def test_a_mutated_body_fits_the_spec_or_is_refused(raw: bytes) -> None:
-    tree, reason = outcome(decode_tree, raw, SPEC)
+def test_a_mutated_body_fits_the_shape_or_is_refused(raw: bytes) -> None:
+    tree, reason = outcome(decode_tree, raw, SHAPE)
     if reason:
         assert reason in {"shape", "not-finite", "truncated", "malformed", "oversized"}
     else:
-        assert spec_of(tree) == SPEC
+        assert shape_of(tree) == SHAPE
         assert all(bool(torch.isfinite(leaf).all()) for _, leaf in leaves(tree))
-
-
-@given(raw=mutated([encode_parts({"one": b"1", "two": b"22" * 30, "": b""})]))
-@settings(max_examples=1000)
-def test_mutated_parts_are_parts_or_refused(raw: bytes) -> None:
-    parts, reason = outcome(decode_parts, raw)
-    assert reason in {"truncated", "malformed", "oversized"} or encode_parts(parts) == raw

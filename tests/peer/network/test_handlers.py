@@ -14,8 +14,7 @@ import pytest
 from tls_peers import CALM, LARGE, Net, Raw, eventually, prefix
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.network.messages import Parcel, Receipt
-from coterie.peer.network.wire import encode_head
+from coterie.peer.network.messages import Parcel, Receipt, encode_head
 
 
 @pytest.mark.parametrize("size", [100, LARGE])

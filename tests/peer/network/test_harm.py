@@ -12,9 +12,8 @@ import pytest
 from tls_peers import CALM, LARGE, Net, Raw, eventually, prefix
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.network.frames import AT_ONCE
-from coterie.peer.network.messages import Parcel
-from coterie.peer.network.wire import encode_head
+from coterie.peer.network.connection import AT_ONCE
+from coterie.peer.network.messages import Parcel, encode_head
 
 
 @pytest.mark.parametrize(

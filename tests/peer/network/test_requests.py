@@ -13,9 +13,8 @@ import pytest
 from tls_peers import CALM, LARGE, MEMBERS, Net
 
 from coterie.errors import PeerError, RefusedError, UnreachableError
-from coterie.peer.network.frames import AT_ONCE
+from coterie.peer.network.connection import AT_ONCE, Limits
 from coterie.peer.network.messages import Parcel, Receipt
-from coterie.peer.network.tls import Limits
 
 
 @pytest.mark.parametrize("size", [0, 1, AT_ONCE, AT_ONCE + 1, LARGE])
@@ -50,12 +49,12 @@ def test_connections_are_reused(play: Callable[..., None]) -> None:
 def test_a_connection_made_while_the_transport_stops_is_not_kept(play: Callable[..., None]) -> None:
     async def scenario(net: Net) -> None:
         anna, bob = await net.peer("anna"), await net.peer("bob")
-        contexts = Counter[str]()
+        contexts, stops = Counter[str](), list[asyncio.Task[None]]()
         make = anna.context
 
         def stopping(side: ssl._SSLMethod) -> ssl.SSLContext:
             contexts["made"] += 1
-            anna.transport._caller.close()
+            stops.append(asyncio.create_task(anna.transport.stop()))
             return make(side)
 
         anna.context = stopping
