@@ -16,8 +16,7 @@ from coterie.algorithms.parts.distillation import (
     of_samples,
     softened,
 )
-from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, require_above_zero, require_at_least
 from coterie.learning.local_steps import sample_cross_entropy
 from coterie.protocol import (
     Algorithm,
@@ -90,10 +89,8 @@ class BlendDFL(Algorithm[BlendState]):
     }
 
     def __post_init__(self) -> None:
-        if self.kd_weight < 0:
-            raise ConfigError(f"kd_weight must be 0 or more, not {self.kd_weight}")
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature must be above 0, not {self.temperature}")
+        require_at_least(0, self, "kd_weight")
+        require_above_zero(self, "temperature")
 
     def init(self, node: Node) -> BlendState:
         params = node.initial()

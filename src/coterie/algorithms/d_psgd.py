@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING
+from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING
 from coterie.protocol import (
     Exchange,
     Facts,

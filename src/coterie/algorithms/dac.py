@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.parts.best_model import Best
-from coterie.algorithms.parts.heads import completed
-from coterie.algorithms.parts.paper_settings import PPDL_TRAINING
-from coterie.algorithms.parts.selection import draw, possible_senders, probabilities, require_peers, rescored
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.received import completed
+from coterie.algorithms.parts.selection import draw, possible_senders, probabilities, rescored
+from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least
+from coterie.algorithms.parts.weighting import weighted, weighted_mean
 from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
-from coterie.protocol.trees import map_params, per_row
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,8 @@ class DAC(Algorithm[DACState]):
     }
 
     def __post_init__(self) -> None:
-        require_peers(self.peers)
-        if not self.tau >= 0:
-            raise ConfigError(f"tau must be 0 or more, not {self.tau}")
+        require_at_least(1, self, "peers")
+        require_at_least(0, self, "tau")
 
     def init(self, node: Node) -> DACState:
         params = node.train(node.initial())
@@ -126,15 +124,10 @@ def _judge(node: Node, inbox: Inbox, state: DACState) -> tuple[Tensor, Tensor, T
 def _average(mine: Params, n: Tensor, inbox: Inbox, samples: Tensor) -> Params:
     """Mean by numbers of samples; one's own model where nobody has any."""
     received = cast(dict[str, Params], inbox.sum(samples))
-    if not received:
-        return mine
-    total = n.index_add(0, inbox.rows, samples)
-
-    def mean(own: Tensor, others: Tensor) -> Tensor:
-        weight, sum_of_weights = per_row(n, own).to(own.device), per_row(total, own).to(own.device)
-        return ((weight * own + others) / sum_of_weights.clamp(min=1)).where(sum_of_weights > 0, own)
-
-    return {**mine, **map_params(mean, {name: mine[name] for name in received["model"]}, received["model"])}
+    if received:
+        arrived = torch.zeros_like(n).index_add(0, inbox.rows, samples)
+        received = {"model": received["model"], "samples": {"n": arrived}}
+    return weighted_mean(weighted(mine, n), received, mine)
 
 
 def _mask(links: Links, like: Tensor) -> Tensor:

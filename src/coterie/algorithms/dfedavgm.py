@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.parts.heads import check_head, head_settings, pick, train_head_then_body
-from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING
+from coterie.algorithms.parts.heads import head_settings, pick, train_head_then_body
+from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, DFEDPGP_TRAINING, require_at_least
 from coterie.protocol import Exchange, Facts, ModelState, Node, Presets, Round
 
 _BLEND_DFL = {
@@ -74,7 +74,7 @@ class DFedAvgMP(DFedAvgM):
     presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
 
     def __post_init__(self) -> None:
-        check_head(self.head_epochs, self.head_lr)
+        require_at_least(0, self, "head_epochs", "head_lr")
 
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
         head = head_settings(self.head_epochs, self.head_lr)

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algorithms.parts.heads import check_head, head_settings, pick, train_head_then_body
-from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
+from coterie.algorithms.parts.heads import head_settings, pick, train_head_then_body
 from coterie.algorithms.parts.push_sum import check_mass, check_total, merge, push, step_on
+from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 
 
@@ -66,7 +66,7 @@ class DFedPGP(Algorithm[DirectedState]):
     }
 
     def __post_init__(self) -> None:
-        check_head(self.head_epochs, self.head_lr)
+        require_at_least(0, self, "head_epochs", "head_lr")
 
     def init(self, node: Node) -> DirectedState:
         return DirectedState(node.initial(), torch.ones(node.rows, dtype=torch.float64))

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.parts.paper_settings import BLEND_DFL_TRAINING
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, require_at_least
 from coterie.learning import Gradients, Memory, Update
 from coterie.learning.updates import moved, norm, scaled
 from coterie.protocol import Params, Presets
@@ -44,8 +43,7 @@ class DFedSAM(DPSGD):
     }
 
     def __post_init__(self) -> None:
-        if self.rho < 0:
-            raise ConfigError(f"rho must be 0 or more, not {self.rho}")
+        require_at_least(0, self, "rho")
 
     def local_settings(self) -> dict[str, Any]:
         return {"around": partial(SharpnessAware, self.rho)}

@@ -5,40 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.algorithms.fedavg import adopt, mean_at_hub, require_fraction
-from coterie.algorithms.gossip_fedavg import weighted
-from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
+from coterie.algorithms.parts.received import adopt
+from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least, require_fraction
+from coterie.algorithms.parts.weighting import mean_at_hub, weighted
 from coterie.protocol import (
-    Algorithm,
     Facts,
     Node,
-    Params,
     Presets,
     Round,
     from_hub,
     sample_clients,
     to_hub,
 )
-
-
-@dataclass(frozen=True)
-class PersonalState:
-    """The hub's model as each node last knew it, and a model of each node's own."""
-
-    params: Params  # w
-    personal: Params  # v_i, or theta_i
-
-
-@dataclass(frozen=True)
-class PersonalBesideHub(Algorithm[PersonalState]):
-    """An algorithm whose nodes keep a model of their own beside the hub's, never the same tensors."""
-
-    def init(self, node: Node) -> PersonalState:
-        return PersonalState(node.initial(), node.initial())
-
-    def personal(self, state: PersonalState) -> Params:
-        return state.personal
 
 
 @dataclass(frozen=True)
@@ -91,12 +70,8 @@ class Ditto(PersonalBesideHub):
     }
 
     def __post_init__(self) -> None:
-        require_fraction("participation", self.participation)
-        if self.pull < 0:
-            raise ConfigError(f"pull must be 0 or more, not {self.pull}")
-        for name in ("global_epochs", "personal_epochs"):
-            if (getattr(self, name) or 0) < 0:
-                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        require_fraction(self, "participation")
+        require_at_least(0, self, "pull", "global_epochs", "personal_epochs")
 
     def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
         clients = sample_clients(node, self.participation)
@@ -108,7 +83,7 @@ class Ditto(PersonalBesideHub):
             state.personal, active=here, proximal=(self.pull, w), **_epochs(self.personal_epochs)
         )
         node.measure(after_local=personal)
-        upload = yield to_hub(weighted(trained, node), node, here, clients)
+        upload = yield to_hub(weighted(trained, node.n_samples.float()), node, here, clients)
         return PersonalState(mean_at_hub(w, upload), personal)
 
 

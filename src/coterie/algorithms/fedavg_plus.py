@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from coterie.algorithms.star_fedavg import EMNIST, IOT, StarFedAvg
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.settings import KD_PDFL_EMNIST, KD_PDFL_IOT, require_at_least, require_fraction
+from coterie.algorithms.star_fedavg import StarFedAvg
 from coterie.learning import Gradients, Memory, Update
 from coterie.protocol import Facts, Inbox, Node, Params, Presets, average
 
@@ -39,16 +39,14 @@ class FedAvgPlus(StarFedAvg):
         architectures=True,
     )
     presets: ClassVar[Presets] = {
-        "paper": {**IOT, "switch_at": 100},  # iteration 2000
-        "emnist": {**EMNIST, "switch_at": 30},  # iteration 150
+        "paper": {**KD_PDFL_IOT, "switch_at": 100},  # iteration 2000
+        "emnist": {**KD_PDFL_EMNIST, "switch_at": 30},  # iteration 150
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.interpolation <= 1:
-            raise ConfigError(f"interpolation must be above 0 and at most 1, not {self.interpolation}")
-        if self.lr_scale < 0 or self.switch_at < 0:
-            raise ConfigError("lr_scale and switch_at must be 0 or more")
+        require_fraction(self, "interpolation")
+        require_at_least(0, self, "lr_scale", "switch_at")
 
     def mix(self, mine: Params, inbox: Inbox, node: Node) -> Params:
         if node.round < self.switch_at:

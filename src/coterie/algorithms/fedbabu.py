@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.algorithms.fedavg import HubAverage, fine_tuned
-from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
+from torch import Tensor
+
+from coterie.algorithms.parts.hub import HubAverage, fine_tuned
+from coterie.algorithms.parts.settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import Facts, Node, Params, Presets
-from coterie.protocol.trees import map_params, per_row
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,8 @@ class FedBABU(HubAverage):
     def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
         return {"only": node.body}
 
-    def weighted(self, params: Params, node: Node) -> dict[str, Params]:
-        has_data = (node.n_samples > 0).float()
-        return {
-            "model": map_params(lambda p: p * per_row(has_data, p).to(p.device, p.dtype), params),
-            "samples": {"n": has_data},
-        }
+    def weights(self, node: Node) -> Tensor:
+        return (node.n_samples > 0).float()
 
     def adapted(self, received: Params, node: Node) -> Params:
         return fine_tuned(received, node, self.finetune_epochs)

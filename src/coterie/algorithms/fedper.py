@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.algorithms.fedavg import HubAverage
 from coterie.algorithms.parts.heads import pick
-from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.hub import HubAverage
+from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least
 from coterie.protocol import Facts, Node, Params, Presets
 
 
@@ -43,8 +42,7 @@ class FedPer(HubAverage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head_tuning < 0:
-            raise ConfigError(f"head_tuning must be 0 or more, not {self.head_tuning}")
+        require_at_least(0, self, "head_tuning")
 
     def shared(self, node: Node) -> tuple[str, ...]:
         return node.body

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.settings import require_at_least
 from coterie.protocol import Facts, Node, Params, Presets
 
 
@@ -34,8 +34,7 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.mu >= 0:
-            raise ConfigError(f"mu must be 0 or more, not {self.mu}")
+        require_at_least(0, self, "mu")
 
     def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
         return {"proximal": (self.mu, received)}

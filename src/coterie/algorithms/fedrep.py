@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.algorithms.fedper import FedPer
-from coterie.algorithms.parts.heads import check_head, head_settings, train_head_then_body
+from coterie.algorithms.parts.heads import head_settings, train_head_then_body
+from coterie.algorithms.parts.settings import require_at_least
 from coterie.protocol import Facts, Node, Params, Presets
 
 
@@ -48,7 +49,7 @@ class FedRep(FedPer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_head(self.head_epochs, self.head_lr)
+        require_at_least(0, self, "head_epochs", "head_lr")
 
     def trained(self, received: Params, here: Tensor, node: Node) -> Params:
         head = head_settings(self.head_epochs, self.head_lr)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from coterie.algorithms.parts.weighting import weighted, weighted_mean
 from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Params, Round
-from coterie.protocol.trees import map_params, per_row
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,9 @@ class GossipFedAvg(ModelAlgorithm):
     def round(self, state: ModelState, node: Node) -> Round[ModelState]:
         mine = node.train(state.params)
         node.measure(after_local=mine)
-        payload = weighted(mine, node)
+        payload = weighted(mine, node.n_samples.float())
         inbox = yield Exchange(payload, sealed=self.sealed)
         return ModelState(weighted_mean(payload, cast(dict[str, Params], inbox.sum()), mine))
 
     def needs_step(self) -> bool:
         return self.sealed
-
-
-def weighted(params: Params, node: Node) -> dict[str, Params]:
-    """Each row's model times its number of samples, and that number."""
-    n = node.n_samples.float()
-    return {"model": map_params(lambda p: p * per_row(n, p).to(p.device), params), "samples": {"n": n}}
-
-
-def weighted_mean(mine: dict[str, Params], received: dict[str, Params], otherwise: Params) -> Params:
-    """Mean of one's own weighted model and the received sum; `otherwise` where nobody has samples."""
-    if not received:
-        return otherwise
-    n = mine["samples"]["n"] + received["samples"]["n"]
-    mean = dict(otherwise)
-    for name, total in received["model"].items():
-        rows = per_row(n, total).to(total.device)
-        mean[name] = ((mine["model"][name] + total) / rows.clamp(min=1)).where(rows > 0, otherwise[name])
-    return mean

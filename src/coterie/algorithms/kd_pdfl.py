@@ -8,11 +8,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.algorithms.fedavg import adopt
 from coterie.algorithms.parts.distillation import outputs_of
-from coterie.algorithms.parts.footprints import Footprints
 from coterie.algorithms.parts.heads import pick
-from coterie.algorithms.star_fedavg import EMNIST, IOT, StarNode, local_steps, require_interval
+from coterie.algorithms.parts.received import Footprints, adopt
+from coterie.algorithms.parts.settings import (
+    KD_PDFL_EMNIST,
+    KD_PDFL_IOT,
+    require_above_zero,
+    require_at_least,
+)
+from coterie.algorithms.parts.star import StarNode, require_interval, steps_between_exchanges
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average
 from coterie.protocol.inbox import share_per_row
@@ -84,18 +89,14 @@ class KDPDFL(Algorithm[CollaborationState]):
         free_running=True,
     )
     presets: ClassVar[Presets] = {
-        "paper": {**IOT, "broadcast": "overwrite", "c_base": 600.0},
-        "emnist": {**EMNIST, "broadcast": "overwrite", "c_base": 3000.0},  # 6 times 500 samples
+        "paper": {**KD_PDFL_IOT, "broadcast": "overwrite", "c_base": 600.0},
+        "emnist": {**KD_PDFL_EMNIST, "broadcast": "overwrite", "c_base": 3000.0},  # 6 times 500 samples
     }
 
     def __post_init__(self) -> None:
         require_interval(self.exchange_every)
-        for name in ("mu1", "mu2", "lambda_g", "step_size"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        for name in ("delta", "c_base"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        require_at_least(0, self, "mu1", "mu2", "lambda_g", "step_size")
+        require_above_zero(self, "delta", "c_base")
         if self.share == "base" and self.layer is None:
             raise ConfigError("share 'base' needs layer: the name of the last layer that is shared")
 
@@ -118,7 +119,7 @@ class KDPDFL(Algorithm[CollaborationState]):
         node.measure(after_mixing=mine)
         if node.evaluating:
             node.record(collaboration=collaboration)
-        mine = local_steps(mine, node, self.exchange_every)
+        mine = steps_between_exchanges(mine, node, self.exchange_every)
         return CollaborationState(mine, collaboration, footprints)
 
     def personal(self, state: CollaborationState) -> Params:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from coterie.algorithms.parts.best_model import Best
-from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING, PPDL_TRAINING
+from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, PFEDKD_WCL_TRAINING, PPDL_TRAINING
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 
 

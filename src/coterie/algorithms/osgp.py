@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algorithms.parts.paper_settings import DFEDPGP_TRAINING
 from coterie.algorithms.parts.push_sum import Shares, check_mass, check_total, merge, push, step_on
+from coterie.algorithms.parts.settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
 from coterie.protocol.trees import map_params

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from coterie.algorithms.fedavg import HubAverage
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.hub import HubAverage
+from coterie.algorithms.parts.settings import require_at_least
 from coterie.learning.updates import Gradients, Memory, Update, add_
 from coterie.protocol import Facts, Node, Params, Presets
 
@@ -61,8 +61,7 @@ class PerFedAvg(HubAverage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.adaptation_lr < 0:
-            raise ConfigError(f"adaptation_lr must be 0 or more, not {self.adaptation_lr}")
+        require_at_least(0, self, "adaptation_lr")
 
     def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
         return {"around": partial(LookAhead, self.adaptation_lr), "batches_per_step": 2}

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
-from coterie.algorithms.fedavg import adopt, require_fraction
 from coterie.algorithms.parts.distillation import full_gradient, kl_divergence, kl_from, of_samples, softened
-from coterie.algorithms.parts.paper_settings import PFEDKD_WCL_TRAINING
+from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
+from coterie.algorithms.parts.received import adopt
+from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least, require_fraction
 from coterie.errors import ConfigError
 from coterie.learning.local_steps import cross_entropy
 from coterie.protocol import (
@@ -78,11 +78,10 @@ class PFedKDWCL(PersonalBesideHub):
     }
 
     def __post_init__(self) -> None:
-        require_fraction("participation", self.participation)
+        require_fraction(self, "participation")
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha must be from 0 to 1, not {self.alpha}")
-        if self.server_lr < 0:
-            raise ConfigError(f"server_lr must be 0 or more, not {self.server_lr}")
+        require_at_least(0, self, "server_lr")
 
     def round(self, state: PersonalState, node: Node) -> Round[PersonalState]:
         clients = sample_clients(node, self.participation)  # line 3

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algorithms.ditto import PersonalBesideHub, PersonalState
-from coterie.algorithms.fedavg import adopt, mean_at_hub, require_fraction
-from coterie.algorithms.gossip_fedavg import weighted
+from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
+from coterie.algorithms.parts.received import adopt
+from coterie.algorithms.parts.settings import require_at_least, require_fraction
+from coterie.algorithms.parts.weighting import mean_at_hub, weighted
 from coterie.errors import ConfigError
 from coterie.learning.updates import Gradients, Memory, add_
 from coterie.protocol import (
@@ -77,10 +78,8 @@ class PFedMe(PersonalBesideHub):
     }
 
     def __post_init__(self) -> None:
-        require_fraction("participation", self.participation)
-        for name in ("pull", "personal_lr", "inner_steps", "beta"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        require_fraction(self, "participation")
+        require_at_least(0, self, "pull", "personal_lr", "inner_steps", "beta")
         if self.personal_lr * self.pull >= 2:
             raise ConfigError(
                 f"personal_lr * pull must be below 2 or the inner steps diverge, not "
@@ -96,7 +95,7 @@ class PFedMe(PersonalBesideHub):
         node.measure(after_local=theta)
         clients = sample_clients(node, self.participation)
         sending = here & torch.isin(node.ids, clients)
-        upload = yield to_hub(weighted(rule.centres(theta), node), node, sending, clients)
+        upload = yield to_hub(weighted(rule.centres(theta), node.n_samples.float()), node, sending, clients)
         average = mean_at_hub(w, upload)
         mixed = map_params(lambda old, new: (1 - self.beta) * old + self.beta * new, w, average)
         return PersonalState(mixed, theta)

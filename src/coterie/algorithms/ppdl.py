@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
 from coterie.algorithms.parts.bandits import Bandit
 from coterie.algorithms.parts.best_model import Best
-from coterie.algorithms.parts.selection import possible_senders, require_peers
+from coterie.algorithms.parts.selection import possible_senders
+from coterie.algorithms.parts.settings import require_at_least, require_fraction
+from coterie.algorithms.parts.weighting import weighted, weighted_mean
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull
 
@@ -79,9 +80,8 @@ class PPDL(Algorithm[PPDLState]):
     }
 
     def __post_init__(self) -> None:
-        require_peers(self.peers)
-        if not self.q >= 0:
-            raise ConfigError(f"q must be 0 or more, not {self.q}")
+        require_at_least(1, self, "peers")
+        require_at_least(0, self, "q")
 
     def init(self, node: Node) -> PPDLState:
         params = node.train(node.initial())
@@ -96,7 +96,7 @@ class PPDL(Algorithm[PPDLState]):
     def round(self, state: PPDLState, node: Node) -> Round[PPDLState]:
         arms = state.bandit.draw(possible_senders(node), node.rng("group"))
         node.record(group=arms.groups, competitive_arms=arms.competitive)
-        mine = weighted(state.params, node)
+        mine = weighted(state.params, node.n_samples.float())
         inbox = yield from pull(mine, arms.links, sealed=True)
         mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
         node.measure(after_mixing=mixed)
@@ -133,8 +133,7 @@ class PPDLVar(PPDL):
         super().__post_init__()
         if not 0 <= self.q_last <= self.q:
             raise ConfigError(f"q_last must be from 0 to q ({self.q}), not {self.q_last}")
-        if not 0 < self.q_decay <= 1:
-            raise ConfigError(f"q_decay must be above 0 and at most 1, not {self.q_decay}")
+        require_fraction(self, "q_decay")
 
     def q_in(self, round: int) -> float:
         return float((self.q - self.q_last) * self.q_decay ** max(round - 1, 0) + self.q_last)

@@ -10,10 +10,10 @@ from typing import ClassVar, cast
 
 import torch
 
-from coterie.algorithms.gossip_fedavg import weighted, weighted_mean
 from coterie.algorithms.parts.best_model import Best
-from coterie.algorithms.parts.paper_settings import PPDL_TRAINING
-from coterie.algorithms.parts.selection import choose, possible_senders, require_peers
+from coterie.algorithms.parts.selection import choose, possible_senders
+from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least
+from coterie.algorithms.parts.weighting import weighted, weighted_mean
 from coterie.protocol import Algorithm, Facts, Links, Node, Params, Presets, Round, pull
 
 
@@ -51,7 +51,7 @@ class RandomGossip(Algorithm[PullState]):
     presets: ClassVar[Presets] = {"ppdl": {"peers": 3, **PPDL_TRAINING}}
 
     def __post_init__(self) -> None:
-        require_peers(self.peers)
+        require_at_least(1, self, "peers")
 
     def init(self, node: Node) -> PullState:
         params = node.train(node.initial())
@@ -59,7 +59,7 @@ class RandomGossip(Algorithm[PullState]):
 
     def round(self, state: PullState, node: Node) -> Round[PullState]:
         wanted = choose(node, self.candidates(node), self.peers)
-        mine = weighted(state.params, node)
+        mine = weighted(state.params, node.n_samples.float())
         inbox = yield from pull(mine, wanted, sealed=True)
         mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
         node.measure(after_mixing=mixed)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from coterie.algorithms.fedavg import adopt
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.received import adopt
+from coterie.algorithms.parts.settings import KD_PDFL_EMNIST, KD_PDFL_IOT
+from coterie.algorithms.parts.star import StarNode, require_interval, steps_between_exchanges
 from coterie.protocol import (
-    Exchange,
     Facts,
     Inbox,
-    Links,
     ModelAlgorithm,
     ModelState,
     Node,
@@ -23,9 +19,6 @@ from coterie.protocol import (
     Round,
     average,
 )
-
-IOT = {"exchange_every": 20, "training.lr": 0.01, "training.batch_size": 32}
-EMNIST = {"exchange_every": 5, "training.lr": 0.01, "training.batch_size": 32}
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class StarFedAvg(ModelAlgorithm):
         personal=False,
         architectures=True,
     )
-    presets: ClassVar[Presets] = {"paper": IOT, "emnist": EMNIST}
+    presets: ClassVar[Presets] = {"paper": KD_PDFL_IOT, "emnist": KD_PDFL_EMNIST}
 
     def __post_init__(self) -> None:
         require_interval(self.exchange_every)
@@ -67,7 +60,8 @@ class StarFedAvg(ModelAlgorithm):
         answer = yield star.broadcast(mixed, inbox, node)
         mine = adopt(mixed, answer)
         node.measure(after_mixing=mine)
-        return ModelState(local_steps(mine, node, self.exchange_every, **self.local_settings(node)))
+        settings = self.local_settings(node)
+        return ModelState(steps_between_exchanges(mine, node, self.exchange_every, **settings))
 
     def mix(self, mine: Params, inbox: Inbox, node: Node) -> Params:
         """The star's new model; all others, who received nothing, keep theirs."""
@@ -76,50 +70,3 @@ class StarFedAvg(ModelAlgorithm):
     def local_settings(self, node: Node) -> dict[str, Any]:
         """What a variant changes in local training."""
         return {}
-
-
-@dataclass(frozen=True)
-class StarNode:
-    """The node that wakes up in this round, and who can reach it; every node computes the same."""
-
-    id: int
-    neighbours: Tensor  # (k,) ids
-
-    @classmethod
-    def draw(cls, node: Node) -> StarNode:
-        peers = node.graph.nodes - (node.hub is not None)
-        star = int(node.shared_rng("star").sample(1, peers)[0, 0])
-        neighbours = node.graph.in_neighbours(star)
-        return cls(star, neighbours[neighbours < peers])  # a hub has no model of its own
-
-    def row(self, node: Node) -> Tensor:
-        """The star's row, if this process hosts it: (1,) or (0,)."""
-        return (node.ids == self.id).nonzero().flatten()
-
-    def gather(self, payload: Params, node: Node) -> Exchange:
-        """The neighbours send to the star."""
-        row = self.row(node)
-        expected = Links(row.repeat_interleave(len(self.neighbours)), self.neighbours.repeat(len(row)))
-        return Exchange(payload, to=self._around(node), expect=expected)
-
-    def broadcast(self, payload: Params, inbox: Inbox, node: Node) -> Exchange:
-        """The star answers those that it heard."""
-        return Exchange(payload, to=inbox.links, expect=self._around(node))
-
-    def _around(self, node: Node) -> Links:
-        rows = torch.isin(node.ids, self.neighbours).nonzero().flatten()
-        return Links(rows, torch.full_like(rows, self.id))
-
-
-def local_steps(params: Params, node: Node, exchange_every: int, **settings: Any) -> Params:
-    """The iterations between two exchanges, without the two slots for exchange and broadcast."""
-    steps = exchange_every - 2
-    return node.train(params, steps=steps, **settings) if steps else params
-
-
-def require_interval(exchange_every: int) -> None:
-    """Refuse an interval without room for exchange and broadcast."""
-    if exchange_every < 2:
-        raise ConfigError(
-            f"exchange_every must be 2 or more (exchange, broadcast, local steps), not {exchange_every}"
-        )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.algorithms.parts.heads import completed
+from coterie.algorithms.parts.received import completed
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Loss, Node, Samples
 from coterie.protocol.trees import Params, Tree, map_params, per_row, some_rows

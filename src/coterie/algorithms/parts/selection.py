@@ -5,17 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.errors import ConfigError
 from coterie.protocol import Links, Node
 
 _LOWEST_LOSS = 1e-3  # scores stay finite when a loss goes to 0
 _LOWEST_PROBABILITY = 1e-12  # nobody becomes impossible
-
-
-def require_peers(peers: int) -> None:
-    """Whoever learns from a number of peers needs at least one."""
-    if peers < 1:
-        raise ConfigError(f"peers must be at least 1, not {peers}")
 
 
 def possible_senders(node: Node) -> Links:

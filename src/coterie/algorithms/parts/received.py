@@ -1,15 +1,44 @@
-"""Footprints: the last model that each row received from every other node."""
+"""Models that arrived: taken over, completed with one's own to be run, or remembered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from coterie.protocol.inbox import Inbox
-from coterie.protocol.trees import Params, Tree, fitting, per_row
+from coterie.protocol import Inbox, Node, Params, Tree
+from coterie.protocol.trees import fitting, per_row, some_rows
+
+
+def adopt(mine: Params, inbox: Inbox, unsent: Params | None = None) -> Params:
+    """Take over the one model that arrived, where one did; of another network, what one's own has too.
+
+    unsent: a model to copy from what messages never hold, such as statistics that stay at home.
+    """
+    received, arrived = inbox.sum_fitting(mine)
+    adopted = dict(mine)
+    for name, value in mine.items():
+        if name in received:
+            here = per_row(arrived[name] > 0, value).to(value.device)
+            adopted[name] = received[name].where(here, value)
+        elif received and unsent is not None:
+            adopted[name] = unsent[name].clone()
+    return adopted
+
+
+def completed(received: Tree, mine: Params, rows: Tensor, node: Node, layer: str | None = None) -> Params:
+    """Received models that can be run: what was not sent, as BatchNorm statistics, is the receiver's own.
+
+    rows: which row received each. layer: complete up to this layer only.
+    """
+    sent = cast(Params, received)
+    return {
+        name: sent[name] if name in sent else some_rows(mine[name], rows)
+        for name in node.names(layer, of=sent)
+    }
 
 
 @dataclass(frozen=True)
