@@ -30,7 +30,7 @@ from coterie import simulate
 from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import Joining, join
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
-from coterie.experiments.runs.history import History
+from coterie.experiments.runs.records import History
 from coterie.peer.process import Peer
 from coterie.peer.trust.cards import card_of
 from coterie.peer.trust.identity import Identity

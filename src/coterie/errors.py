@@ -13,7 +13,8 @@
     │   └── UnreachableError another peer gave no answer; whether it took the message is unknown
     └── RunFolderError       a run folder exists, is damaged, in use, or cannot be written
         ├── DamagedRunError  its checkpoint or its records are not what was written: it cannot go on
-        └── RunInUseError    another process writes to it
+        ├── RunInUseError    another process writes to it
+        └── OtherRunError    it holds the run of another experiment
 
 Each message says what was wrong, where, and what to do about it.
 """
@@ -81,3 +82,7 @@ class DamagedRunError(RunFolderError):
 
 class RunInUseError(RunFolderError):
     """Another process writes to this run's folder; nothing was changed."""
+
+
+class OtherRunError(RunFolderError):
+    """A folder holds the run of another experiment than the one asked for; nothing was changed."""

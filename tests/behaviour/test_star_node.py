@@ -36,7 +36,7 @@ MU = ((1.0, 0.1), (0.0, 0.1), (1.0, 0.0), (0.0, 0.0))
 def numbers(run: coterie.Run) -> dict[str, float]:
     """Accuracy at the end and around the half, where FedAvg+ switches; the weights, if there are any."""
     over_time = dict(zip(run.history.rounds, run.accuracy_over_time("after_local"), strict=True))
-    learned = run.history.collaboration
+    learned = run.collaboration
     return {
         **accuracies(run),
         **{f"round {number}": float(over_time[number].mean()) for number in (100, 105)},

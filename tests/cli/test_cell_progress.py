@@ -7,8 +7,8 @@ import time
 import pytest
 
 from coterie.cli.running.cell_progress import CellProgress
-from coterie.experiments.cells.cells import Cell
-from coterie.experiments.cells.running_cells import Event
+from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.working_off import Event
 from coterie.experiments.setup.config import resolve
 
 

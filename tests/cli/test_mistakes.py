@@ -98,7 +98,7 @@ def test_failures_during_a_run_exit_with_1(
     for number, (problem, words) in enumerate(((full_disk, "No space left"), (diverge, "peer 2"))):
         with monkeypatch.context() as patch:
             target = "append" if problem is full_disk else "flush"
-            patch.setattr(f"coterie.experiments.runs.folder.RunFolder.{target}", problem)
+            patch.setattr(f"coterie.experiments.runs.records.RunRecords.{target}", problem)
             done = coterie("run", *small, "--run-dir", str(number))
         assert done.exit_code == 1
         assert words in done.stderr.splitlines()[-1]

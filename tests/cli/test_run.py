@@ -72,7 +72,7 @@ def test_a_note_says_once_that_single_messages_are_not_listed(
     options = ["--algorithm", "d-psgd", *small, "--topology", "full", "--no-plots", "--json"]
     listed = coterie("run", *options, "--run-dir", "listed")
     assert "links.csv" not in listed.stderr
-    monkeypatch.setattr("coterie.experiments.runs.folder.MOST_LINKS", 11)  # 4 peers send 3 models each
+    monkeypatch.setattr("coterie.experiments.runs.records.MOST_LINKS", 11)  # 4 peers send 3 models each
     done = coterie("run", *options, "--run-dir", "unlisted")
     said = "note: d-psgd: round 1 has 12 messages; rounds of more than 11 are left out of links.csv\n"
     assert done.stderr.count("links.csv") == 1

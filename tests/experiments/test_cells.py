@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cells import Cell, breakage, fingerprint, is_finished, play, require_same
-from coterie.experiments.cells.running_cells import CellRunner, Event, _Worker
+from coterie.experiments.cells.cell import Cell, breakage, is_finished
+from coterie.experiments.cells.working_off import CellRunner, Event, _Worker, work_off
+from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.setup.config import resolve
+from coterie.experiments.setup.digest import fingerprint
 from coterie.reporting.measures import read_record
 
 SMALL = {
@@ -71,10 +73,10 @@ def test_a_folder_with_another_experiment_is_refused(tmp_path: Path) -> None:
     """Such as one that was made when a default had another value."""
     one = cell()
     with CellRunner(tmp_path) as runner:
-        runner.run([one])
+        runner.work_off([one])
         config = tmp_path / one.name / "config.toml"
         config.write_text(config.read_text().replace("lr = 0.05", "lr = 0.07"))
-        assert "another experiment" in runner.run([one])[one.name]
+        assert "another experiment" in runner.work_off([one])[one.name]
 
 
 def test_records_of_other_data_files_are_refused(tmp_path: Path) -> None:
@@ -87,24 +89,24 @@ def test_records_of_other_data_files_are_refused(tmp_path: Path) -> None:
     stored = tmp_path / one.name
     stored.mkdir()
     (stored / "config.toml").write_text(one.experiment.to_toml())
-    require_same(one.experiment, stored)
+    RunFolder(stored).require_same(one.experiment)
     with pytest.raises(
         RunFolderError, match=r"was run with the data files in .*some, not with those in .*all"
     ):
-        require_same(other.experiment, stored)
+        RunFolder(stored).require_same(other.experiment)
     digits = cell(data_dir=str(folders[0])).experiment
     (stored / "config.toml").write_text(digits.to_toml())
-    require_same(cell(data_dir=str(folders[1])).experiment, stored)  # digits are read from no file
+    RunFolder(stored).require_same(cell(data_dir=str(folders[1])).experiment)  # digits are read from no file
     (stored / "config.toml").write_text(one.experiment.to_toml())
     folders[0].rmdir()
-    require_same(other.experiment, stored)  # it may have been moved
+    RunFolder(stored).require_same(other.experiment)  # it may have been moved
 
 
 def test_bytes_of_peers_do_not_count_the_hub(tmp_path: Path) -> None:
     """FedAvg: every client sends one model to the hub in a round, and the hub sends one to each."""
     one = cell(algorithm="fedavg", topology="star")
     with CellRunner(tmp_path) as runner:
-        assert runner.run([one]) == {}
+        assert runner.work_off([one]) == {}
     record = read_record(tmp_path / one.name)
     assert record is not None
     assert record.bytes_until(one.experiment.rounds) == record.result["bytes_sent_per_peer"] > 0
@@ -115,31 +117,31 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path) -> None:
     first, again = Events(), Events()
     cells = [*three_cells(), cell(algorithm="local")]  # one of them twice
     with CellRunner(tmp_path) as runner:
-        assert runner.run(cells, first) == {}
-        assert runner.run(cells, again) == {}
+        assert runner.work_off(cells, first) == {}
+        assert runner.work_off(cells, again) == {}
     assert first.kinds == {"started": 3, "round": 9, "finished": 3}
     assert again.kinds == {"kept": 3}
 
 
 def test_after_an_interruption_between_cells_only_the_rest_is_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), CellRunner(tmp_path) as runner:
-        runner.run(three_cells(), Events(stop_at=("finished", 1)))
+        runner.work_off(three_cells(), Events(stop_at=("finished", 1)))
     again = Events()
     with CellRunner(tmp_path) as runner:
-        runner.run(three_cells(), again)
+        runner.work_off(three_cells(), again)
     assert again.kinds == {"kept": 1, "started": 2, "round": 6, "finished": 2}
 
 
 def test_a_half_done_cell_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     one = cell(algorithm="d-psgd")
     with pytest.raises(KeyboardInterrupt), CellRunner(tmp_path / "a") as runner:
-        runner.run([one], Events(stop_at=("round", 2)))
+        runner.work_off([one], Events(stop_at=("round", 2)))
     assert not is_finished(tmp_path / "a" / one.name)
     again = Events()
     with CellRunner(tmp_path / "a") as runner:
-        runner.run([one], again)
+        runner.work_off([one], again)
     with CellRunner(tmp_path / "b") as runner:
-        runner.run([one])
+        runner.work_off([one])
     assert again.kinds["round"] == 1
     assert accuracy(tmp_path / "a" / one.name) == accuracy(tmp_path / "b" / one.name)
 
@@ -149,7 +151,7 @@ def test_a_cell_killed_before_it_started_is_started_again(tmp_path: Path) -> Non
     (tmp_path / one.name).mkdir()
     (tmp_path / one.name / "environment.json").write_text("{}")
     with CellRunner(tmp_path) as runner:
-        assert runner.run([one]) == {}
+        assert runner.work_off([one]) == {}
     assert is_finished(tmp_path / one.name)
 
 
@@ -157,7 +159,7 @@ def test_a_broken_cell_is_reported_and_the_others_finish(tmp_path: Path) -> None
     bad = cell(algorithm="oracle", partition="iid")  # nobody knows any clusters
     events = Events()
     with CellRunner(tmp_path) as runner:
-        broken = runner.run([cell(), bad, cell(algorithm="d-psgd")], events)
+        broken = runner.work_off([cell(), bad, cell(algorithm="d-psgd")], events)
     assert list(broken) == [bad.name]
     assert "must be told the true clusters" in broken[bad.name]
     assert breakage(tmp_path / bad.name) == broken[bad.name]
@@ -169,7 +171,7 @@ def test_a_repaired_cell_is_no_longer_broken(tmp_path: Path) -> None:
     source.write_text("def load(peers, seed):\n    raise OSError('no disk')\n")
     one = cell(data=f"{source}:load")
     with CellRunner(tmp_path / "cells") as runner:
-        assert "no disk" in runner.run([one])[one.name]
+        assert "no disk" in runner.work_off([one])[one.name]
     lines = (
         "from coterie import data",
         "def load(peers, seed):",
@@ -177,7 +179,7 @@ def test_a_repaired_cell_is_no_longer_broken(tmp_path: Path) -> None:
     )
     source.write_text("\n".join(lines))
     with CellRunner(tmp_path / "cells") as runner:
-        assert runner.run([one]) == {}
+        assert runner.work_off([one]) == {}
     assert breakage(tmp_path / "cells" / one.name) is None
 
 
@@ -187,9 +189,9 @@ def test_processes_give_the_same_and_survive_one_that_dies(tmp_path: Path) -> No
     deadly = cell(data=f"{source}:load")
     here = tmp_path / "here"
     with CellRunner(tmp_path / "there", jobs=2) as runner:
-        broken = runner.run([deadly, *three_cells()])
+        broken = runner.work_off([deadly, *three_cells()])
     with CellRunner(here) as runner:
-        runner.run(three_cells())
+        runner.work_off(three_cells())
     assert list(broken) == [deadly.name]
     assert "exit code 9" in broken[deadly.name]
     for one in three_cells():
@@ -208,14 +210,14 @@ def test_a_cell_whose_asker_was_killed_is_interrupted_and_not_broken(tmp_path: P
     assert breakage(tmp_path / one.name) is None
     assert not is_finished(tmp_path / one.name)
     with CellRunner(tmp_path) as runner, CellRunner(tmp_path / "at once") as other:
-        assert runner.run([one]) == other.run([one]) == {}
+        assert runner.work_off([one]) == other.work_off([one]) == {}
     assert accuracy(tmp_path / one.name) == accuracy(tmp_path / "at once" / one.name)
 
 
 def test_facts_hold_the_floor_and_the_clusters(tmp_path: Path) -> None:
     one = cell(algorithm="oracle", partition="label-pairs(2)", settings={"peers": 1})
     with CellRunner(tmp_path) as runner:
-        assert runner.run([one]) == {}
+        assert runner.work_off([one]) == {}
     facts = json.loads((tmp_path / one.name / "facts.json").read_text())
     assert facts["clusters"] == [0, 0, 1, 1]
     assert all(0.4 < floor < 0.7 for floor in facts["majority_floor"])  # two labels, about half each
@@ -231,11 +233,11 @@ def test_a_cell_whose_data_belong_to_peers_is_found_again(tmp_path: Path) -> Non
         "    return [(np.eye(4).repeat(5, axis=0), np.arange(20) // 5) for _ in range(peers)]\n"
     )
     mine = cell(data=f"{tmp_path}/mine.py:load")
-    assert play(mine, tmp_path / "cells") is None
+    assert work_off(mine, tmp_path / "cells") is None
     folder = tmp_path / "cells" / mine.name
     assert json.loads((folder / "result.json").read_text())["partition"] == "own"
     (folder / "result.json").unlink()
-    assert play(mine, tmp_path / "cells") is None
+    assert work_off(mine, tmp_path / "cells") is None
     assert is_finished(folder)
     with pytest.raises(RunFolderError, match="different: rounds"):
-        require_same(cell(data=f"{tmp_path}/mine.py:load", rounds=4).experiment, folder)
+        RunFolder(folder).require_same(cell(data=f"{tmp_path}/mine.py:load", rounds=4).experiment)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import ConfigError, CoterieError, TopologyError
-from coterie.experiments.runs.history import distribution
+from coterie.experiments.runs.records import distribution
 from coterie.experiments.setup.config import build_algorithm, load_toml, override, resolve, resolve_to_run
 from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import Experiment

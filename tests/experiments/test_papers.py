@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from coterie.errors import ConfigError
 from coterie.experiments.cells import reproducing
 from coterie.experiments.cells.paper_schema import SCALES, PaperTable, Scale
-from coterie.experiments.cells.running_cells import CellRunner
+from coterie.experiments.cells.working_off import CellRunner
 from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.prepare import Objects, deal
 from coterie.reporting import reproduction_plots, reproduction_text
@@ -91,7 +91,7 @@ def test_it_runs_at_smoke_scale(name: str, data_dir: Path, cells_folder: Path, t
     (one,) = reproducing.find(name)
     cells = one.cells("smoke", 1, resolve, str(data_dir))
     with CellRunner(cells_folder) as runner:
-        assert runner.run(cells) == {}
+        assert runner.work_off(cells) == {}
     made = assemble(one.name, one.table, "smoke", cells, cells_folder)
     assert not made.missing
     page = "\n".join(path.read_text() for path in reproduction_text.write(made, tmp_path))

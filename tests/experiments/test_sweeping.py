@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.sweeping import Axis, combinations, compared_key, parse_axis
 from coterie.experiments.setup.config import resolve
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.cell import Cell
 from coterie.experiments.setup.config import resolve
 
 

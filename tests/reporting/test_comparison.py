@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.cell import Cell
 from coterie.reporting import comparison
 
 Write = Callable[..., Cell]

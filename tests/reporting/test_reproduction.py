@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from coterie.experiments.cells.cells import Cell, note_breakage
+from coterie.experiments.cells.cell import Cell, note_breakage
 from coterie.experiments.cells.paper_schema import PaperTable
 from coterie.experiments.setup.config import resolve
 from coterie.reporting import reproduction_plots, reproduction_text

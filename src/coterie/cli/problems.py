@@ -19,6 +19,7 @@ from coterie.errors import (
     CoterieError,
     DamagedRunError,
     DataError,
+    OtherRunError,
     RunFolderError,
     RunInUseError,
     TopologyError,
@@ -70,8 +71,8 @@ def running(folder: Path, command: str) -> Iterator[None]:
         if (folder / "config.toml").exists():
             raise KeyboardInterrupt(f"go on with: {command}") from None
         raise
-    except (DamagedRunError, RunInUseError):
-        raise  # it cannot go on, or it does already
+    except (DamagedRunError, RunInUseError, OtherRunError):
+        raise  # it cannot go on, or it does already, or it is none of ours
     except RunFolderError as error:
         if (folder / "config.toml").exists():
             raise RunFailedError(f"{error}; go on with: {command}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cells import Cell, breakage
+from coterie.experiments.cells.cell import Cell, breakage
 from coterie.experiments.cells.sweeping import compared_key, parse_value
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, measure, read_record

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cells import FACTS, is_finished
+from coterie.experiments.cells.cell import FACTS, is_finished
 from coterie.experiments.cells.paper_schema import NUMBERS, check_metric
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cells import Cell, breakage
+from coterie.experiments.cells.cell import Cell, breakage
 from coterie.experiments.cells.paper_schema import SCALES, Claim, Column, PaperTable, Printed, Row, Scale
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, is_percentage, majority_floor, measure, read_record

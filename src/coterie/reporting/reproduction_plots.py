@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from coterie.experiments.cells.cells import MOST_PEERS_IN_SHARES
+from coterie.experiments.cells.cell import MOST_PEERS_IN_SHARES
 from coterie.experiments.cells.paper_schema import Column, Figure, Row
 from coterie.reporting.drawing import (
     COLOURS,

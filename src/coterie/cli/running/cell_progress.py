@@ -13,8 +13,8 @@ import typer
 from coterie.cli.running.progress import duration
 
 if TYPE_CHECKING:
-    from coterie.experiments.cells.cells import Cell
-    from coterie.experiments.cells.running_cells import Event
+    from coterie.experiments.cells.cell import Cell
+    from coterie.experiments.cells.working_off import Event
 
 
 class CellProgress:

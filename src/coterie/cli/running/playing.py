@@ -15,21 +15,17 @@ from coterie.cli.options import Output
 from coterie.cli.problems import running
 from coterie.cli.running.progress import Progress
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cells import require_same
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.running import Run, resume, run
+from coterie.experiments.runs.running import Run, run_or_resume
 from coterie.experiments.setup.schema import Experiment
 
 
 def play(experiment: Experiment, folder: Path, progress: Progress, *, command: str, label: str = "") -> Run:
     """Run an experiment in a new folder, or continue the run that the folder holds, if it is of this one."""
-    require_same(experiment, folder)
     point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
     watcher = progress.watch(label or experiment.algorithm, experiment.rounds, point)
     with running(folder, command):
-        if (folder / "config.toml").exists():
-            return resume(folder, observer=watcher)
-        return run(experiment, run_dir=folder, observer=watcher)
+        return run_or_resume(experiment, folder, observer=watcher)
 
 
 def experiment_in(folder: Path) -> Experiment:

@@ -11,7 +11,7 @@ import typer
 from coterie.cli.problems import note
 
 if TYPE_CHECKING:
-    from coterie.experiments.runs.history import History
+    from coterie.experiments.runs.records import History
     from coterie.protocol import Point
     from coterie.simulation import RoundRecord
 
@@ -71,7 +71,7 @@ class _Watcher:
 
     def _say_if_unlisted(self, record: RoundRecord) -> None:
         """Once in a run, that links.csv is not complete."""
-        from coterie.experiments.runs.folder import MOST_LINKS, messages_in
+        from coterie.experiments.runs.records import MOST_LINKS, messages_in
 
         messages = messages_in(record)
         if messages > MOST_LINKS and not self._said_unlisted:

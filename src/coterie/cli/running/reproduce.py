@@ -16,7 +16,7 @@ from coterie.errors import ConfigError
 from coterie.experiments.setup.config import resolve
 
 if TYPE_CHECKING:
-    from coterie.experiments.cells.cells import Cell
+    from coterie.experiments.cells.cell import Cell
     from coterie.experiments.cells.paper_schema import Scale as ScaleName
     from coterie.experiments.cells.reproducing import Reproducible
     from coterie.reporting.reproduction import Reproduction
@@ -91,7 +91,7 @@ def reproduce(
             if not tables_only:
                 todo = reproducing.chosen(cells, only or [])
                 with CellProgress(one.name, todo, quiet) as progress:
-                    runner.run(todo, progress)
+                    runner.work_off(todo, progress)
             finished.append(_report(one, scale.value, cells, out, json, quiet, not no_plots))
     if json:
         from coterie.reporting.reproduction_text import as_json

@@ -14,13 +14,13 @@ from coterie.errors import ConfigError
 from coterie.experiments.setup.config import is_file_reference
 
 if TYPE_CHECKING:
-    from coterie.experiments.cells.running_cells import CellRunner
+    from coterie.experiments.cells.working_off import CellRunner
     from coterie.experiments.setup.schema import Experiment
 
 
 def runner(where: Path, jobs: int | None, cells: int) -> CellRunner:
     """One process for each core, unless the user says otherwise, and no more than cells."""
-    from coterie.experiments.cells.running_cells import CellRunner
+    from coterie.experiments.cells.working_off import CellRunner
     from coterie.learning import cores
 
     return CellRunner(where, max(1, min(jobs or cores(), cells)))

@@ -22,7 +22,7 @@ from coterie.experiments.setup.config import resolve
 from coterie.registry import parse_call
 
 if TYPE_CHECKING:
-    from coterie.experiments.cells.cells import Cell
+    from coterie.experiments.cells.cell import Cell
     from coterie.reporting.comparison import Swept
 
 CELLS = "cells"
@@ -82,7 +82,7 @@ def sweep(
             running_cells.runner(folder / CELLS, jobs, len(cells)) as runner,
             CellProgress("sweep", cells, quiet) as progress,
         ):
-            broken = runner.run(cells, progress)
+            broken = runner.work_off(cells, progress)
     swept = _report(cells, folder, compare, target, json, quiet)
     if broken or any(one.unreadable for one in swept):
         raise typer.Exit(1)
@@ -90,7 +90,7 @@ def sweep(
 
 def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     """The cells, checked before anything runs."""
-    from coterie.experiments.cells.cells import Cell
+    from coterie.experiments.cells.cell import Cell
     from coterie.experiments.cells.sweeping import combinations, parse_axis, require_distinct
 
     axes = [parse_axis(text) for text in over]

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coterie.errors import ConfigError, CoterieError
-from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Overrides, PaperTable, Row, Scale
 from coterie.experiments.setup.config import load_toml
 from coterie.experiments.setup.schema import Experiment

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import ConfigError
-from coterie.experiments.cells.cells import Cell
+from coterie.experiments.cells.cell import Cell
 from coterie.experiments.setup.config import override
 from coterie.registry import nearest
 

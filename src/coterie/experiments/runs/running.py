@@ -1,4 +1,4 @@
-"""Runs an experiment from start, or from its last checkpoint, to end."""
+"""Runs an experiment from its start, or resumes it from its last checkpoint, to its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, DamagedRunError
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.history import History, distribution
+from coterie.experiments.runs.records import History, distribution
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
@@ -44,6 +44,7 @@ class Run:
     executor: str
     trained: list[PeerModels] = field(repr=False)  # the personal models, stacked for each architecture
     clusters: Tensor | None = None
+    collaboration: Tensor | None = None  # (peers, peers) the weights that the algorithm learned, if it does
     run_dir: Path | None = None
 
     @property
@@ -106,7 +107,7 @@ class Run:
 
         The collaboration weights that the algorithm learned, or else the models that arrived.
         """
-        learned = self.history.collaboration
+        learned = self.collaboration
         counts = self.graph.double() if learned is None else learned.double()
         return counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
 
@@ -159,7 +160,7 @@ def run(
     observer: Observer | None = None,
 ) -> Run:
     """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
-    return _Runner(prepare(experiment, objects), observer).start(run_dir)
+    return _Runner(prepare(experiment, objects), observer).run(run_dir)
 
 
 def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
@@ -167,11 +168,28 @@ def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer 
     folder = RunFolder(run_dir)
     experiment = folder.experiment()
     with folder.claim():
-        return _Runner(prepare(experiment, objects), observer).go_on(folder)
+        return _Runner(prepare(experiment, objects), observer).resume(folder)
+
+
+def run_or_resume(
+    experiment: Experiment,
+    run_dir: Path,
+    *,
+    objects: Objects | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Run an experiment in a new folder, or resume the run that the folder holds, if it is of this one."""
+    folder = RunFolder(run_dir)
+    folder.require_same(experiment)
+    if folder.holds_run:
+        return resume(run_dir, objects=objects, observer=observer)
+    return run(experiment, objects=objects, run_dir=run_dir, observer=observer)
 
 
 @dataclass
 class _Runner:
+    """One experiment, prepared."""
+
     prepared: Prepared
     observer: Observer | None
 
@@ -179,19 +197,19 @@ class _Runner:
     def experiment(self) -> Experiment:
         return self.prepared.experiment
 
-    def start(self, run_dir: Path | None) -> Run:
+    def run(self, run_dir: Path | None) -> Run:
         with self._workers() as workers, pinned_threads(1):
             name = self._executor_name(workers)
             if run_dir is None:
-                return self._play(self._simulation(name, workers), History(), None)
+                return self._step_to_end(self._simulation(name, workers), History(), None)
             with RunFolder.create(run_dir, self.experiment, name) as folder:
                 try:
-                    return self._play(self._simulation(name, workers), History(), folder)
+                    return self._step_to_end(self._simulation(name, workers), History(), folder)
                 except ConfigError:  # some mistakes show only when training starts
                     folder.withdraw()
                     raise
 
-    def go_on(self, folder: RunFolder) -> Run:
+    def resume(self, folder: RunFolder) -> Run:
         with self._workers() as workers, pinned_threads(1):
             name = cast(ExecutorName, folder.executor())
             simulation = self._simulation(name, workers)
@@ -201,9 +219,8 @@ class _Runner:
                     raise DamagedRunError(
                         f"{folder.path}: the checkpoint was made by executor {notes['executor']!r}"
                     )
-            return self._play(
-                simulation, folder.cut(simulation.round, self.prepared.federation.peers), folder
-            )
+            history = folder.records.cut(simulation.round, self.prepared.federation.peers)
+            return self._step_to_end(simulation, history, folder)
 
     def _workers(self) -> Workers:
         keep_freed_memory()
@@ -240,7 +257,7 @@ class _Runner:
             ],
         )
 
-    def _play(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
+    def _step_to_end(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
         e = self.experiment
         saved = time.monotonic()
         while simulation.round < e.rounds:
@@ -250,7 +267,7 @@ class _Runner:
             )
             history.add(record)
             if folder is not None:
-                folder.append(record)
+                folder.records.append(record)
                 if simulation.round == e.rounds or time.monotonic() - saved >= e.execution.checkpoint_seconds:
                     self._save(simulation, folder)
                     saved = time.monotonic()
@@ -259,7 +276,7 @@ class _Runner:
         return self._finished(simulation, history, folder)
 
     def _save(self, simulation: Simulation, folder: RunFolder) -> None:
-        folder.flush()  # the records must not be behind the checkpoint
+        folder.records.flush()  # the records must not be behind the checkpoint
         save_checkpoint(folder.checkpoint, simulation, {"executor": simulation.executor.name})
 
     def _finished(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
@@ -274,6 +291,7 @@ class _Runner:
                 for models in simulation.models()
             ],
             clusters=self.prepared.federation.clusters,
+            collaboration=simulation.collaboration(),
             run_dir=None if folder is None else folder.path,
         )
         if folder is not None:

@@ -1,8 +1,12 @@
-"""A digest of an experiment, by which peers see that they run the same one.
+"""When two experiments are the same: the digest that peers compare, and the fingerprint that names a cell.
+
+`experiment_digest` is how peers see that they run the same one.
 
 Two files give one digest when they resolve to the same experiment: in any order of keys, with defaults
 written out or not, in any folder. Left out is what may differ from machine to machine: where the data files
 are, and how the machine computes. The user's own files count by their content, not by their path.
+
+`fingerprint` is equal for experiments that give equal results on this machine, where a path says enough.
 """
 
 from __future__ import annotations
@@ -22,6 +26,11 @@ from coterie.registry import Registry, parse_call
 _FORMAT = "coterie-experiment-1"
 _PER_MACHINE = {"data_dir", "execution"}
 _ALREADY_APPLIED = {"preset"}  # its values are in `settings` and the other sections
+_DO_NOT_CHANGE_RESULTS: dict[str, Any] = {
+    "data_dir": True,  # see `RunFolder.require_same`
+    "preset": True,  # its values are in settings and training
+    "execution": {"executor", "workers", "device", "checkpoint_seconds"},
+}
 
 
 def experiment_digest(experiment: Experiment) -> str:
@@ -74,3 +83,26 @@ def _content(file: str) -> str:
         return hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+
+
+def fingerprint(experiment: Experiment) -> str:
+    """Equal for experiments that give equal results; a new key with its default changes nothing."""
+    table = _without_defaults(what_matters(experiment), what_matters(Experiment()))
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def what_matters(experiment: Experiment) -> dict[str, Any]:
+    """All that decides an experiment's results."""
+    return experiment.model_dump(mode="json", exclude=_DO_NOT_CHANGE_RESULTS)
+
+
+def _without_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for key, value in table.items():
+        default = defaults.get(key)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value = _without_defaults(value, default)
+            default = {}
+        if value != default:
+            kept[key] = value
+    return kept

@@ -1,26 +1,43 @@
-"""Runs many cells: one after the other in this process, or beside each other in several.
+"""Works off cells: one after the other in this process, or beside each other in several.
 
-Each process runs one cell at a time in one thread. A cell that fails, or whose process dies, is reported as
-broken and the others go on. Whatever is finished stays finished when all is interrupted.
+Each process works on one cell at a time in one thread. A cell that fails, or whose process dies, is reported
+as broken and the others go on. Whatever is finished stays finished when all is interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import multiprocessing
 import multiprocessing.connection
+import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from coterie.errors import CoterieError
-from coterie.experiments.cells.cells import Cell, is_finished, note_breakage, play, require_same
+import torch
+
+from coterie.data import Federation
+from coterie.errors import CoterieError, RunFolderError
+from coterie.experiments.cells.cell import (
+    FACTS,
+    MOST_PEERS_IN_SHARES,
+    Cell,
+    forget_breakage,
+    is_finished,
+    note_breakage,
+)
+from coterie.experiments.runs.folder import RunFolder
+from coterie.experiments.runs.running import Observer, Run, run_or_resume
+from coterie.experiments.setup.prepare import Objects, deal
 from coterie.experiments.setup.schema import Experiment
+from coterie.files import alone, write_atomically
 
 
 @dataclass(frozen=True)
@@ -41,7 +58,7 @@ def ignore(event: Event) -> None:
 
 
 class CellRunner:
-    """Runs cells in `jobs` processes, which are kept from one call of `run` to the next."""
+    """Works off cells in `jobs` processes, which are kept from one call of `work_off` to the next."""
 
     def __init__(self, where: Path, jobs: int = 1) -> None:
         self.where, self.jobs = where, jobs
@@ -57,8 +74,8 @@ class CellRunner:
             worker.stop()
         self._workers.clear()
 
-    def run(self, cells: Iterable[Cell], notify: Notify = ignore) -> dict[str, str]:
-        """Run those that are not finished; the messages of those that broke, by the names of the cells."""
+    def work_off(self, cells: Iterable[Cell], notify: Notify = ignore) -> dict[str, str]:
+        """Run or resume those that are not finished; the messages of those that broke, by cell name."""
         distinct = list({cell.name: cell for cell in cells}.values())
         todo = []
         for cell in distinct:
@@ -78,7 +95,7 @@ class CellRunner:
             def watch(record: Any, history: Any, cell: Cell = cell) -> None:
                 notify(Event("round", cell, record.round + 1))
 
-            message = play(cell, self.where, watch)
+            message = work_off(cell, self.where, watch)
             _tell_end(cell, message, notify)
             if message is not None:
                 broken[cell.name] = message
@@ -121,7 +138,7 @@ def _is_kept(cell: Cell, folder: Path) -> bool:
     if not is_finished(folder):
         return False
     try:
-        require_same(cell.experiment, folder)
+        RunFolder(folder).require_same(cell.experiment)
     except CoterieError:
         return False
     return True
@@ -168,8 +185,6 @@ class _Worker:
 def _work(connection: Any, where: str) -> None:
     """What a worker process does: cells, one after the other, until nobody sends any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
-    import torch
-
     torch.set_num_threads(1)
     while True:
         try:
@@ -182,7 +197,7 @@ def _work(connection: Any, where: str) -> None:
             _tell(connection, "round", record.round + 1)
 
         try:
-            message = play(cell, Path(where), watch)
+            message = work_off(cell, Path(where), watch)
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
         _tell(connection, "done", message)
@@ -193,3 +208,84 @@ def _tell(connection: Any, kind: str, value: Any) -> None:
         connection.send((kind, value))
     except OSError:  # who asked for the cell was killed: it is interrupted, not broken
         sys.exit()
+
+
+def work_off(cell: Cell, where: Path, observer: Observer | None = None) -> str | None:
+    """Run a cell, or resume it, or leave it if it is finished; the message if it breaks."""
+    folder = where / cell.name
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder {where}: {error.strerror}") from None
+    with _claimed(folder):
+        try:
+            if is_finished(folder):
+                RunFolder(folder).require_same(cell.experiment)
+            else:
+                _run_or_resume(cell.experiment, folder, observer)
+        except Exception as error:  # whatever it is, the other cells must go on
+            message = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+            note_breakage(folder, message)
+            return message
+        forget_breakage(folder)
+    return None
+
+
+def _run_or_resume(experiment: Experiment, folder: Path, observer: Observer | None) -> None:
+    # Cells run beside each other, so each has one thread.
+    execution = experiment.execution.model_copy(update={"workers": 1})
+    federation, partition = _dealt(_data_of(experiment))
+    experiment = experiment.model_copy(update={"execution": execution, "partition": partition})
+    stored = RunFolder(folder)
+    if folder.exists() and not stored.holds_run:  # killed before it had started: nothing is lost
+        shutil.rmtree(folder)
+    done = run_or_resume(experiment, folder, objects=Objects(dealt=federation), observer=observer)
+    write_atomically(folder / FACTS, json.dumps(_facts(done, federation)).encode())
+    stored.checkpoint.unlink(missing_ok=True)  # models of many cells would fill the disk
+
+
+def _data_of(experiment: Experiment) -> str:
+    """The part of an experiment that decides the data, as text; the rest is left at its defaults."""
+    kept = {"data", "data_dir", "partition", "peers", "seed", "splitting", "evaluation"}
+    return experiment.model_dump_json(include=kept)
+
+
+@functools.lru_cache(maxsize=1)
+def _dealt(data: str) -> tuple[Federation, str]:
+    """The federation and its partition: the next cell often needs the data that this one has loaded."""
+    federation, experiment = deal(Experiment.model_validate_json(data), Objects())
+    return federation, experiment.partition
+
+
+def _facts(run: Run, federation: Federation) -> dict[str, Any]:
+    own, common = _majority_floors(federation)
+    shares = None
+    if run.peers <= MOST_PEERS_IN_SHARES and bool(run.shares.any()):
+        shares = [[round(value, 6) for value in row] for row in run.shares.tolist()]
+    return {
+        "clusters": None if run.clusters is None else run.clusters.tolist(),
+        "majority_floor": own,
+        "majority_floor_global": common,
+        "shares": shares,
+    }
+
+
+def _majority_floors(federation: Federation) -> tuple[list[float | None], float | None]:
+    """How often each peer's most frequent training class is right on its own test data, and on the common."""
+    favourite = federation.label_histogram("train").argmax(1)
+    test = federation.label_histogram("test").double()
+    right = test.gather(1, favourite[:, None])[:, 0] / test.sum(1)
+    own = [None if value != value else value for value in right.tolist()]
+    if federation.common_test is None:
+        return own, None
+    labels = federation.y[federation.common_test]
+    return own, float((labels[None, :] == favourite[:, None]).double().mean())
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Only one process works on a cell; another that wants the same one waits, and then finds it finished."""
+    locks = folder.parent / ".locks"
+    locks.mkdir(exist_ok=True)
+    with alone(locks / folder.name, wait=True):
+        yield

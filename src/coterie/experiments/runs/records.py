@@ -1,0 +1,277 @@
+"""Where a run's records are written, and what they say: the files of `RunRecords`, and `History` in memory.
+
+    metrics.csv         a line for each round and peer
+    rounds.csv          a line for each round: seconds, messages, bytes, and how many of these a hub sent
+    links.csv           a line for each message: who sent how many bytes to whom, and did it arrive;
+                        rounds of more than 100,000 messages are left out
+    diagnostics.jsonl   what the algorithm recorded, a line for each round and quantity
+
+Rounds and peers count from 0. Lines of rounds after the checkpoint are dropped when a run is resumed, so
+that an interrupted run leaves the same records as one that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.errors import DamagedRunError, RunFolderError
+from coterie.files import write_atomically
+from coterie.protocol import Point
+from coterie.simulation import POINTS, RoundRecord
+
+MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
+COLUMNS = ("accuracy", "loss", "global_accuracy")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All peers' personal models at both points of one round."""
+
+    round: int
+    values: dict[tuple[str, str], Tensor]  # (column, point) -> (peers,)
+
+    def get(self, column: str, point: str) -> Tensor | None:
+        return self.values.get((column, point))
+
+
+@dataclass
+class History:
+    """Measurements in the order of rounds, and the time of every round."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def add(self, record: RoundRecord) -> None:
+        self.seconds.append(record.seconds)
+        if record.evaluations:
+            self.measurements.append(measurement_of(record))
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds that were measured, counted from 1 as users do."""
+        return [m.round + 1 for m in self.measurements]
+
+    def accuracy(self, point: Point) -> Tensor:
+        """(measured rounds, peers) personal accuracy over time."""
+        return torch.stack([m.values["accuracy", point] for m in self.measurements])
+
+    def last(self, column: str, point: str) -> Tensor | None:
+        """The last round in which it was measured."""
+        for measurement in reversed(self.measurements):
+            values = measurement.get(column, point)
+            if values is not None:
+                return values
+        return None
+
+
+def measurement_of(record: RoundRecord) -> Measurement:
+    values: dict[tuple[str, str], Tensor] = {}
+    for point, evaluation in record.evaluations.items():
+        values["accuracy", point] = evaluation.accuracy
+        values["loss", point] = evaluation.loss
+        if evaluation.global_accuracy is not None:
+            values["global_accuracy", point] = evaluation.global_accuracy
+    return Measurement(record.round, values)
+
+
+def distribution(values: Tensor | None) -> dict[str, Any] | None:
+    """Mean, standard deviation and worst decile over peers: one mean hides who was hurt.
+
+    The worst decile is the mean of the lowest tenth of the peers, at least one.
+    """
+    if values is None:
+        return None
+    known = values[~values.isnan()].double()
+    if not len(known):
+        return None
+    worst = known.sort().values[: max(1, math.ceil(len(known) / 10))]
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std(unbiased=False)),
+        "worst_decile": float(worst.mean()),
+        "per_peer": [None if math.isnan(value) else value for value in values.tolist()],
+    }
+
+
+_MEASURES = [f"{column}_{point}" for column in COLUMNS for point in POINTS]
+_HEADERS = {
+    "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES],
+    "rounds.csv": ["round", "seconds", "messages", "bytes", "hub_bytes"],
+    "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
+}
+_DIAGNOSTICS = "diagnostics.jsonl"
+
+
+class RunRecords:
+    """Appends rounds to the records in a run's folder, and reads them when the run is resumed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+
+    @property
+    def begun(self) -> bool:
+        """Whether a round was recorded."""
+        return (self.folder / "rounds.csv").exists()
+
+    def append(self, record: RoundRecord) -> None:
+        """Add one round to the records."""
+        messages = messages_in(record)
+        volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
+        self._write("metrics.csv", _metric_lines(record))
+        by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
+        self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume, by_hub]])
+        if messages <= MOST_LINKS:
+            self._write("links.csv", _link_lines(record))
+        for name, values in record.diagnostics.items():
+            entry = {"round": record.round, "name": name, "values": values.tolist()}
+            self._write(_DIAGNOSTICS, [[json.dumps(entry)]])
+
+    def flush(self) -> None:
+        """Make sure that the records so far are on the disk."""
+        for name, file in self._files.items():
+            try:
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise RunFolderError(f"cannot write {self.folder / name}: {error.strerror}") from None
+
+    def close(self) -> None:
+        for file in self._files.values():
+            with contextlib.suppress(OSError):  # what could not be written was reported when it was tried
+                file.close()
+        self._files.clear()
+
+    def cut(self, round: int, peers: int) -> History:
+        """Drop the records from `round` on, and return what the others say, which must be complete."""
+        kept = {name: self._lines_before(round, name) for name in _HEADERS}
+        history = self._history(kept, round, peers)
+        self._cut_diagnostics(round)
+        for leftover in self.folder.glob(".*.tmp"):  # of a write that was killed
+            leftover.unlink(missing_ok=True)
+        for name, lines in kept.items():
+            if (self.folder / name).exists():
+                self._rewrite(name, lines)
+        return history
+
+    def _history(self, kept: dict[str, list[dict[str, str]]], rounds: int, peers: int) -> History:
+        history = History()
+        try:
+            history.seconds = [float(line["seconds"]) for line in kept["rounds.csv"]]
+            measured = [(int(line["round"]), int(line["peer"])) for line in kept["metrics.csv"]]
+            if measured != [(round, peer) for round in range(rounds) for peer in range(peers)]:
+                raise ValueError(f"it lacks lines of the {rounds} rounds that the checkpoint has")
+            for number in range(rounds):
+                lines = kept["metrics.csv"][number * peers : (number + 1) * peers]
+                found = _measurement(number, lines)
+                if found.values:
+                    history.measurements.append(found)
+        except (ValueError, KeyError) as error:
+            raise self._damaged("metrics.csv", error) from None
+        if len(history.seconds) != rounds:
+            raise self._damaged("rounds.csv", f"it has {len(history.seconds)} of {rounds} rounds")
+        return history
+
+    def _damaged(self, name: str, what: object) -> DamagedRunError:
+        return DamagedRunError(
+            f"{self.folder / name} is damaged, so that the run cannot go on: {what}; nothing was changed"
+        )
+
+    def _file(self, name: str) -> Any:
+        if name not in self._files:
+            path = self.folder / name
+            new = not path.exists() or path.stat().st_size == 0
+            try:
+                self._files[name] = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+            except OSError as error:
+                raise RunFolderError(f"cannot write {path}: {error.strerror}") from None
+            if new and name in _HEADERS:
+                self._files[name].write(",".join(_HEADERS[name]) + "\n")
+        return self._files[name]
+
+    def _write(self, name: str, lines: Iterable[Iterable[object]]) -> None:
+        file = self._file(name)
+        try:
+            file.writelines(",".join(map(str, line)) + "\n" for line in lines)
+            file.flush()
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {self.folder / name}: {error.strerror}; what was written before is intact"
+            ) from None
+
+    def _lines_before(self, round: int, name: str) -> list[dict[str, str]]:
+        """Whole lines of the rounds before this one; the last line may have been cut short by a crash."""
+        path = self.folder / name
+        if not path.exists():
+            return []
+        try:
+            with open(path, newline="", encoding="utf-8") as file:
+                return [
+                    line
+                    for line in csv.DictReader(file)
+                    if None not in line.values() and line["round"].isdigit() and int(line["round"]) < round
+                ]
+        except (ValueError, KeyError, csv.Error) as error:
+            raise self._damaged(name, error) from None
+
+    def _rewrite(self, name: str, kept: list[dict[str, str]]) -> None:
+        lines = [",".join(_HEADERS[name]), *(",".join(line[key] for key in _HEADERS[name]) for line in kept)]
+        write_atomically(self.folder / name, ("\n".join(lines) + "\n").encode())
+
+    def _cut_diagnostics(self, round: int) -> None:
+        path = self.folder / _DIAGNOSTICS
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):  # a line cut short by a crash
+                if json.loads(line)["round"] < round:
+                    kept.append(line + "\n")
+        write_atomically(path, "".join(kept).encode())
+
+
+def messages_in(record: RoundRecord) -> int:
+    return sum(len(traffic.senders) for traffic in record.traffic)
+
+
+def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:
+    measured = measurement_of(record)
+    columns = [measured.get(column, point) for column in COLUMNS for point in POINTS]
+    values = [[""] * len(record.online) if column is None else _texts(column) for column in columns]
+    losses, online = _texts(record.train_loss), record.online.int().tolist()
+    for peer in range(len(online)):
+        yield [record.round, peer, online[peer], losses[peer], *(value[peer] for value in values)]
+
+
+def _texts(values: Tensor) -> list[str]:
+    return ["" if value != value else repr(value) for value in values.tolist()]  # NaN: not measured
+
+
+def _link_lines(record: RoundRecord) -> Iterable[tuple[object, ...]]:
+    for slot, traffic in enumerate(record.traffic):
+        columns = (traffic.senders, traffic.receivers, traffic.bytes, traffic.delivered.int())
+        for line in zip(*(column.tolist() for column in columns), strict=True):
+            yield (record.round, slot, *line)
+
+
+def _measurement(round: int, lines: list[dict[str, str]]) -> Measurement:
+    values = {}
+    for column in COLUMNS:
+        for point in POINTS:
+            texts = [line[f"{column}_{point}"] for line in lines]
+            if any(texts):
+                values[column, point] = torch.tensor(
+                    [float(text) if text else float("nan") for text in texts]
+                )
+    return Measurement(round, values)
