@@ -85,11 +85,11 @@ class ToOne(_Talk):
 
     def round(self, state: _Nothing, node: Node) -> Round[_Nothing]:
         collects = int(node.ids[0]) == 0
-        others = _links(range(1, 4)) if collects else Links.none()
+        others = _links(range(1, 4)) if collects else _links([])
         payload = {"model": torch.randn(1, _MILLION)}
         for sealed in (False, True):
             yield Exchange({})
-            receivers = Links.none() if collects else _links([0])
+            receivers = _links([]) if collects else _links([0])
             exchange = Exchange(payload, to=receivers, expect=others, sealed=sealed)
             if not collects:
                 yield exchange
@@ -270,5 +270,5 @@ def _card(identity: Identity, number: int) -> Card:
 
 
 def _links(ids: Any) -> Links:
-    ids = torch.tensor(list(ids))
+    ids = torch.tensor(list(ids), dtype=torch.long)
     return Links(torch.zeros_like(ids), ids)

@@ -9,7 +9,6 @@ number of workers and any resumed run draw the same numbers, and there is no sta
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,13 +77,6 @@ class Stream:
     def uniform(self, n: int, index: int = 0) -> Tensor:
         """(rows, n) floats in [0, 1) with 24 random bits."""
         return (self.bits(n, index) >> 8).float() * 2.0**-24
-
-    def normal(self, n: int, index: int = 0) -> Tensor:
-        """(rows, n) standard normal floats (Box-Muller)."""
-        half = -(-n // 2)
-        u = (self.bits(2 * half, index).double() + 0.5) * 2.0**-32
-        radius, angle = (-2.0 * u[:, :half].log()).sqrt(), 2.0 * math.pi * u[:, half:]
-        return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)[:, :n].float()
 
     def permutation(self, sizes: Tensor, width: int, index: int = 0) -> Tensor:
         """(rows, width): the first sizes[i] entries of row i are a permutation of range(sizes[i])."""

@@ -6,16 +6,18 @@ cluster, plus noise of 0.03 (100 validation images give about 0.05). Discussed i
 
 from __future__ import annotations
 
+import math
 from statistics import mean
 
 import pytest
 import torch
 from behaviour.measuring import Table, over_seeds, table
+from torch import Tensor
 
 from coterie.algorithms.parts.bandits import Bandit
 from coterie.algorithms.ppdl import PPDL, PPDLVar
 from coterie.protocol import Links
-from coterie.randomness import stream
+from coterie.randomness import Stream, stream
 from coterie.topology import make
 
 pytestmark = pytest.mark.slow
@@ -23,6 +25,12 @@ pytestmark = pytest.mark.slow
 NODES, SIZE, ROUNDS = 100, 3, 200
 CLUSTER = torch.arange(NODES) % 5
 CHANCE = 19 / 99  # the own cluster's part of all others
+
+
+def normal(numbers: Stream) -> Tensor:
+    """(rows,) standard normal draws (Box-Muller)."""
+    u, angle = ((numbers.bits(2).double() + 0.5) * 2.0**-32).unbind(1)
+    return ((-2.0 * u.log()).sqrt() * (2.0 * math.pi * angle).cos()).float()
 
 
 def played(ppdl: PPDL, deviation: float, seed: int) -> dict[str, float]:
@@ -33,7 +41,7 @@ def played(ppdl: PPDL, deviation: float, seed: int) -> dict[str, float]:
     for number in range(ROUNDS):
         arms = bandit.draw(everyone, stream(seed, "group", number, ids))
         good = (CLUSTER[arms.groups] == CLUSTER[:, None]).double().mean(1)
-        noise = stream(seed, "noise", number, ids).normal(1)[:, 0]
+        noise = normal(stream(seed, "noise", number, ids))
         reward = (0.5 + 0.25 * good + deviation * noise).clamp(0, 1)
         bandit = bandit.update(arms, reward, ppdl.q_in(number), torch.ones(NODES, dtype=torch.bool))
         inside.append(float(good.mean()))

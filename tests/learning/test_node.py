@@ -131,10 +131,9 @@ def test_evaluate_by_hand(
 def test_predict_pads_with_zeros(executor: ExecutorName, workers: Workers) -> None:
     n = node(workers, executor)
     params = different_models(n)
-    logits, mask = n.predict(params), n.samples_mask()
+    logits = n.predict(params)
     assert logits.shape == (3, 8, CLASSES)
     assert logits.dtype == torch.float64
-    assert mask.sum(1).tolist() == list(TRAIN)
     for row, size in enumerate(TRAIN):
         expected = logits_by_hand(params, row, n.federation.x[n.federation.train.of(row)])
         np.testing.assert_allclose(logits[row, :size], expected, rtol=1e-9)
@@ -147,7 +146,6 @@ def test_predict_and_evaluate_on_chosen_rows(executor: ExecutorName, workers: Wo
     n = node(workers, executor)
     received, rows = different_models(n), torch.tensor([0, 0, 2])
     logits, scores = n.predict(received, rows=rows), n.evaluate(received, "train", rows)
-    assert n.samples_mask(rows=rows).sum(1).tolist() == [5, 5, 8]
     for message, row in enumerate(rows.tolist()):
         index = n.federation.train.of(row)
         expected = logits_by_hand(received, message, n.federation.x[index])

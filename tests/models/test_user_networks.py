@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.models import body_names, build, head_names
+from coterie.models import build, head_names
 
 SOURCE = '''
 import math
@@ -160,16 +160,13 @@ def test_a_function_without_a_signature_is_refused():
 def test_head_is_the_last_linear_layer(file):
     module = build(f"{file}:Both", (4,), 3, seed=0)
     assert head_names(module) == ("classifier.weight", "classifier.bias")
-    assert body_names(module) == ("features.weight", "features.bias")
     assert head_names(nn.Linear(2, 2)) == ("weight", "bias")
-    assert body_names(nn.Linear(2, 2)) == ()
 
 
 def test_a_module_may_say_what_its_head_is(file):
     module = build(f"{file}:Both", (4,), 3, seed=0)
     module.head_names = ("features.bias", "classifier")
     assert head_names(module) == ("features.bias", "classifier.weight", "classifier.bias")
-    assert body_names(module) == ("features.weight",)
     module.head_names = ("clasifier",)
     with pytest.raises(ConfigError, match="clasifier"):
         head_names(module)

@@ -29,7 +29,8 @@ from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import Card, card_of_authority
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster
-from coterie.protocol.secure_sum.member import STEPS, Keys, Reveal
+from coterie.protocol.secure_sum import Keys, Reveal
+from coterie.protocol.secure_sum.member import STEPS
 from coterie.testing import run_virtually
 
 ALL_STEPS = ("measure", *STEPS)

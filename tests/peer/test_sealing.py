@@ -19,6 +19,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from peers_in_memory import Size, World, simulated
+from quantised import quantised_sum
 from torch import Tensor
 
 from coterie.catalogue import algorithms
@@ -29,9 +30,9 @@ from coterie.peer.exchange.sealing import Sealing
 from coterie.peer.network.messages import Body, Head, SealAnswer, SealStep, TreeShape, decode_tree, shape_of
 from coterie.peer.network.serving import Handler
 from coterie.protocol import Tree
-from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words, magnitude_exponent, quantised_sum
+from coterie.protocol.secure_sum import FixedPoint, Plan, Words, magnitude_exponent
 from coterie.protocol.secure_sum.masks import keystream
-from coterie.protocol.secure_sum.member import STEPS, Plan
+from coterie.protocol.secure_sum.member import STEPS
 from coterie.protocol.secure_sum.shamir import combine
 from coterie.testing import MemoryNetwork, run_virtually
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from quantised import quantised_sum
 
 from coterie.errors import SecureSumError
-from coterie.protocol.secure_sum.fixed_point import FixedPoint, magnitude_exponent, quantised_sum
+from coterie.protocol.secure_sum import FixedPoint, magnitude_exponent
 
 numbers = st.floats(-1e15, 1e15, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-15)
 

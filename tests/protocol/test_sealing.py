@@ -11,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantised import quantised_sum
 from torch import Tensor
 
 from coterie.errors import ContractError, SealedError, SecureSumError
 from coterie.protocol import Bundle, SealedInbox, Tree
 from coterie.protocol.sealing import MaskedInbox, OneTimeInbox, QuantisedInbox
-from coterie.protocol.secure_sum.collector import Member, OneTimeMember, PairwiseMember, agreed_encoding
-from coterie.protocol.secure_sum.fixed_point import quantised_sum
+from coterie.protocol.secure_sum import PairwiseMember, agreed_encoding
+from coterie.protocol.secure_sum.member import Member, OneTimeMember
 from coterie.protocol.trees import leaves
 
 

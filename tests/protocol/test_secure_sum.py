@@ -13,17 +13,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantised import quantised_sum
 
 from coterie.errors import SecureSumError
-from coterie.protocol.secure_sum.collector import (
+from coterie.protocol.secure_sum import (
+    FixedPoint,
     Form,
-    OneTimeCollector,
+    Keys,
     PairwiseCollector,
+    PairwiseMember,
+    Plan,
     secure_sum_locally,
 )
-from coterie.protocol.secure_sum.fixed_point import FixedPoint, quantised_sum
+from coterie.protocol.secure_sum.collector import OneTimeCollector
 from coterie.protocol.secure_sum.masks import KeyPair, derive, keystream, seal, unseal
-from coterie.protocol.secure_sum.member import STEPS, Keys, OneTimeMember, PairwiseMember, Plan
+from coterie.protocol.secure_sum.member import STEPS, OneTimeMember
 from coterie.protocol.secure_sum.shamir import (
     PRIME,
     VECTOR_PRIME,

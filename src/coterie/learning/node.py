@@ -141,10 +141,6 @@ class LearningNode:
         executor.visit(params, self.federation, part, rows, see, layer)
         return result
 
-    def samples_mask(self, split: str = "train", rows: Tensor | None = None) -> Tensor:
-        sizes = self._split(split).sizes[self._all_rows(rows)]
-        return (torch.arange(int(sizes.max()) if len(sizes) else 0) < sizes[:, None]).float()
-
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
         if split == "common":
             unknown = torch.full((len(next(iter(params.values()))),), float("nan"))

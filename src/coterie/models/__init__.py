@@ -6,14 +6,12 @@ Every network returns raw logits: distillation needs them, and cross entropy is 
 from coterie.models.catalogue import Architecture
 from coterie.models.construction import build, is_out_of_memory
 from coterie.models.layers import Layer, find_layer, output_of
-from coterie.models.split import body_names, count_parameters, head_names
+from coterie.models.split import head_names
 
 __all__ = [
     "Architecture",
     "Layer",
-    "body_names",
     "build",
-    "count_parameters",
     "find_layer",
     "head_names",
     "is_out_of_memory",

@@ -35,17 +35,6 @@ def head_names(module: nn.Module) -> tuple[str, ...]:
     return tuple(p for p in parameters if any(_belongs(p, name) for name in wanted))
 
 
-def body_names(module: nn.Module) -> tuple[str, ...]:
-    """Parameter names of everything but the head."""
-    head = set(head_names(module))
-    return tuple(name for name, _ in module.named_parameters() if name not in head)
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Number of trainable parameters."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
-
-
 def _belongs(parameter: str, name: str) -> bool:
     # A module that is itself one nn.Linear is named "" by torch.
     return not name or parameter == name or parameter.startswith(f"{name}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from coterie.protocol.trees import Tree
@@ -16,10 +15,6 @@ class Links:
 
     rows: Tensor  # (links,) positions in node.ids
     ids: Tensor  # (links,) global node ids
-
-    @classmethod
-    def none(cls) -> Links:
-        return cls(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
 
     def __len__(self) -> int:
         return len(self.rows)

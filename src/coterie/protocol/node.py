@@ -135,9 +135,6 @@ class Node(Protocol):
         another architecture that the experiment has.
         """
 
-    def samples_mask(self, split: str = "train", rows: Tensor | None = None) -> Tensor:
-        """(rows, n): 1 where `predict` holds a sample, 0 where it holds padding."""
-
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
         """Accuracy and loss of each row's model on its own data.
 

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from coterie.protocol.inbox import Bundle, SealedInbox, WeightedSum
-from coterie.protocol.secure_sum.collector import Form, agreed_encoding, majority, secure_sum_locally
-from coterie.protocol.secure_sum.fixed_point import (
+from coterie.protocol.secure_sum import (
     FixedPoint,
+    Form,
+    agreed_encoding,
     check_members,
     magnitude_exponent,
     magnitude_exponents,
+    majority,
+    secure_sum_locally,
 )
 from coterie.protocol.trees import (
     Tree,

@@ -5,9 +5,8 @@ a coordinator.
 """
 
 from coterie.topology.faults import Churn, Loss
-from coterie.topology.graphs import Graph, GraphKind, Topology
+from coterie.topology.graphs import Graph, GraphKind, Topology, metropolis
 from coterie.topology.making import make
-from coterie.topology.mixing import matrix, metropolis, mixing_schemes, push_sum, uniform
 
 __all__ = [
     "Churn",
@@ -16,9 +15,5 @@ __all__ = [
     "Loss",
     "Topology",
     "make",
-    "matrix",
     "metropolis",
-    "mixing_schemes",
-    "push_sum",
-    "uniform",
 ]

@@ -83,6 +83,18 @@ class Graph:
         return self.receivers[order], _offsets(self.out_degree)
 
 
+def metropolis(graph: Graph, senders: Tensor, receivers: Tensor) -> Tensor:
+    """(links,) the share of a sender's model that a receiver takes over some links: those of what arrived.
+
+    1 / (1 + the larger degree), and a receiver keeps for itself what is left to 1: rows and columns sum to 1,
+    so that the mean over peers is kept.
+    """
+    if not graph.symmetric:
+        raise TopologyError("metropolis weights need an undirected graph; on a directed one use uniform")
+    degree = graph.in_degree
+    return 1.0 / (1 + torch.maximum(degree[senders], degree[receivers])).float()
+
+
 def _check_ids(nodes: int, ids: Tensor) -> None:
     if len(ids) == 0:
         return

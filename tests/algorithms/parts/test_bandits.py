@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from coterie.algorithms.parts.bandits import Arms, Bandit, Choice, Groups, pseudo_rewards, tsallis_inf
 from coterie.protocol import Links
-from coterie.randomness import stream
+from coterie.randomness import numpy_generator, stream
 
 
 @dataclass
@@ -236,7 +236,7 @@ def test_it_locks_on_a_good_group() -> None:
     for t in range(100):
         arms = bandit.draw(links, stream(0, "group", t, torch.arange(rows)))
         share = (arms.groups < 10).double().mean(1)
-        noise = 0.02 * stream(0, "noise", t, torch.arange(rows)).normal(1)[:, 0]
+        noise = 0.02 * torch.from_numpy(numpy_generator(0, "noise", t).normal(size=rows))
         bandit = bandit.update(arms, (0.4 + 0.3 * share + noise).clamp(0, 1), 0.1, torch.ones(rows) > 0)
         good.append(float(share.mean()))
     assert np.mean(good[:10]) < 0.4

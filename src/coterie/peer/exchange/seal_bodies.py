@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import RefusedError, SecureSumError
-from coterie.protocol.secure_sum.fixed_point import Words
-from coterie.protocol.secure_sum.member import Keys, Plan, Reveal
-from coterie.protocol.secure_sum.shamir import SHARE_BYTES
+from coterie.protocol.secure_sum import SHARE_BYTES, Keys, Plan, Reveal, Words
 
 MOST_MEMBERS = 1000
 MOST_BYTES_PER_MEMBER = 2048  # of anything but the masked vector

@@ -4,7 +4,7 @@ The collector is the peer that will know the sum. It asks each member for one st
 members never talk to each other directly, and what passes through the collector is sealed for the member it
 is meant for. Members sign their keys, so that the collector cannot put keys of its own in between. Whoever is
 silent at a step has dropped out; above the threshold the sum is still found, below it nothing is. See
-`coterie.protocol.secure_sum.collector` for the steps and docs/privacy.md for who learns what.
+`coterie.protocol.secure_sum` for the steps and docs/privacy.md for who learns what.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.protocol import Bundle, SealedInbox, Tree
-from coterie.protocol.secure_sum.collector import PairwiseCollector, majority
-from coterie.protocol.secure_sum.fixed_point import FixedPoint, magnitude_exponent
-from coterie.protocol.secure_sum.member import PairwiseMember, Plan
+from coterie.protocol.secure_sum import (
+    FixedPoint,
+    PairwiseCollector,
+    PairwiseMember,
+    Plan,
+    magnitude_exponent,
+    majority,
+)
 
 _log = logging.getLogger("coterie.peer")
 

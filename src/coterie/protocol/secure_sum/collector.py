@@ -1,21 +1,4 @@
-"""Secure aggregation in a group without a server: whoever asks learns the sum of the members' vectors.
-
-Two forms with the same four steps and messages (see `secure_member`): pairwise masks with a self-mask
-(Bonawitz et al. 2017), and one-time masks shared as vectors (Tjell and Wisniewski 2021). Both survive
-drop-outs as long as `threshold` members answer; below it they fail with `SecureSumError` and no leak.
-
-What it protects against: a curious collector, also together with up to threshold - 1 members that follow the
-protocol (they learn the sum of the others); and a collector that, on its own, tells members different things
-about who survived. What it does not: a collector that lies about the survivors and has 2 * threshold - n
-helpers among the n members opens every vector; for n = 3 and threshold 2 one is enough. Keys must reach the
-members unaltered (peers sign them with their identities). The collector learns the sum: in a group of two
-each member can subtract its own vector, and sums over groups that differ in one member reveal the difference
-of two vectors.
-
-Vectors are clipped and quantised (`FixedPoint`), so the members must agree on a range. Where it is not known
-beforehand, each tells the collector its `magnitude_exponent`, and the collector takes the largest for all
-(`agreed_encoding`). The collector then knows the order of magnitude of every member's largest value, too.
-"""
+"""The node that asks for a secure sum, and a whole secure sum within one process."""
 
 from __future__ import annotations
 
@@ -27,12 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from coterie.errors import SecureSumError
-from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words, quantised_sum
+from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words
 from coterie.protocol.secure_sum.masks import KeyPair, add_keystream
 from coterie.protocol.secure_sum.member import (
     STEPS,
     Keys,
-    Member,
     OneTimeMember,
     PairwiseMember,
     Plan,
@@ -151,7 +133,7 @@ def secure_sum_locally(
     """The sum of the members' vectors, with all members run in this process message by message.
 
     threshold: default: a majority. dropped: member -> the step (advertise, share, mask, unmask) from
-    which on it is silent. The sum is over those that got as far as `mask`; see `quantised_sum`.
+    which on it is silent. The sum is over those that got as far as `mask`.
     """
     member_kind, collector_kind = _KINDS[form]
     numbers = tuple(range(len(vectors)))
@@ -170,20 +152,3 @@ def secure_sum_locally(
     masked = answers("mask", list(boxes), lambda m: m.mask(boxes[m.number]))
     survivors = collector.survivors(masked)
     return collector.total(answers("unmask", survivors, lambda m: m.unmask(survivors)))
-
-
-__all__ = [
-    "Collector",
-    "FixedPoint",
-    "Form",
-    "Member",
-    "OneTimeCollector",
-    "OneTimeMember",
-    "PairwiseCollector",
-    "PairwiseMember",
-    "Plan",
-    "agreed_encoding",
-    "majority",
-    "quantised_sum",
-    "secure_sum_locally",
-]

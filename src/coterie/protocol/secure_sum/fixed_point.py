@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,16 +85,6 @@ def _require_finite(values: Tensor) -> None:
     # NaN and infinity survive minimum and maximum, which are found in one pass without memory.
     if values.numel() and not all(bool(extreme.isfinite()) for extreme in values.aminmax()):
         raise SecureSumError("a secure sum needs finite numbers, and a vector holds NaN or infinity")
-
-
-def quantised_sum(vectors: Sequence[Tensor], encoding: FixedPoint | None = None) -> Tensor:
-    """The sum that a secure sum of the same vectors gives, bit for bit, without hiding anything."""
-    encoding = encoding or FixedPoint()
-    check_members(len(vectors), encoding)
-    total = np.zeros(len(vectors[0]), dtype=np.uint32)
-    for vector in vectors:
-        total += encoding.encode(vector)
-    return encoding.decode(total, len(vectors))
 
 
 def check_members(count: int, encoding: FixedPoint) -> None:
