@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from coterie import catalogue
-from coterie.cli.explain import _settings
-from coterie.cli.listing import kind_of_algorithm
+from coterie.cli.names import _settings, kind_of_algorithm
 from coterie.experiments.setup.schema import Experiment
 
 Command = Callable[..., Any]

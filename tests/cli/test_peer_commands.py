@@ -304,8 +304,9 @@ for line in sys.stdin.read().splitlines():
 assert "torch" not in sys.modules
 """
     lines = [
-        "peer init carol --number 2 --experiment e.toml",
+        "peer init carol --number 2",
         "peer card --dir carol",
+        "peer status --dir carol",
         "peer trust bob.card --dir alice",
         "peer roster --dir alice",
         "peer distrust bob --dir alice",

@@ -1,23 +1,150 @@
-"""The command line. Commands import what is slow only when they run."""
+"""The command line: every command, where it lives, and what `coterie --help` says of it.
+
+A command's module is imported when the command is called, so that the others cost it nothing.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import version as version_of
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from coterie.cli import data, explain, listing, new
-from coterie.cli.peer import ca
-from coterie.cli.peer import cards as peer
-from coterie.cli.peer import init as peer_init
-from coterie.cli.peer import predict as peer_predict
-from coterie.cli.peer import run as peer_run
-from coterie.cli.peer import status as peer_status
 from coterie.cli.problems import ReportingGroup
-from coterie.cli.running import compare, demo, reproduce, run, sweep
-from coterie.cli.swarm import command as swarm
+
+Commands = Mapping[str, tuple[str, str]]  # by name: module:function, and the first line of its docstring
+
+COMMANDS: Commands = {
+    "demo": (
+        "coterie.cli.running.demo:demo",
+        "See it work: 20 peers in 4 clusters compare 9 algorithms, offline, within a minute.",
+    ),
+    "run": ("coterie.cli.running.run:run", "Run one experiment and show what the peers learned."),
+    "compare": (
+        "coterie.cli.running.compare:compare",
+        "Compare algorithms on the same data, peers and seed; Local is always among them.",
+    ),
+    "sweep": (
+        "coterie.cli.running.sweep:sweep",
+        "Run every combination of values and seeds; run again to go on after an interruption.",
+    ),
+    "reproduce": (
+        "coterie.cli.running.reproduce:reproduce",
+        "Reproduce tables and figures of the papers; run again to go on after an interruption.",
+    ),
+    "swarm": (
+        "coterie.cli.swarm.command:swarm",
+        "Start real peers on this machine, each a process with its own key, and show how they learn.",
+    ),
+    "list": (
+        "coterie.cli.names:list_names",
+        "List algorithms, data sets, models, partitions and topologies.",
+    ),
+    "explain": (
+        "coterie.cli.names:explain",
+        "Explain a name: equations, hyper-parameters, presets, differences from the paper.",
+    ),
+    "new": (
+        "coterie.cli.new:new",
+        "Start an experiment of your own: a TOML file, and a Python file with your model and data.",
+    ),
+}
+DATA_COMMANDS: Commands = {
+    "show": ("coterie.cli.data:show", "Print and plot each peer's labels."),
+}
+PEER_COMMANDS: Commands = {
+    "init": (
+        "coterie.cli.peer.init:init",
+        "Make a peer: its key and certificate, settings, and an empty roster.",
+    ),
+    "card": (
+        "coterie.cli.peer.cards:card",
+        "Print what others need to trust this peer; nothing in it is secret.",
+    ),
+    "trust": (
+        "coterie.cli.peer.cards:trust",
+        "Add peers, or an authority, to the roster. Compare the fingerprints with their owners.",
+    ),
+    "distrust": (
+        "coterie.cli.peer.cards:distrust",
+        "Remove a peer, or an authority, from the roster; a running peer notices it.",
+    ),
+    "roster": ("coterie.cli.peer.cards:show_roster", "Show whom this peer trusts, and until when."),
+    "run": (
+        "coterie.cli.peer.run:run",
+        "Join the others, learn with them, and keep what was learned in the folder.",
+    ),
+    "status": (
+        "coterie.cli.peer.status:status",
+        "Ask the running peer how it stands; if none runs, show what it has on disk.",
+    ),
+    "predict": (
+        "coterie.cli.peer.predict:predict",
+        "Predict classes with the peer's personal model; with labels, also say how many are right.",
+    ),
+    "rotate": (
+        "coterie.cli.peer.cards:rotate",
+        "Make a new key and certificate in place of the present ones.",
+    ),
+    "request": (
+        "coterie.cli.peer.cards:request",
+        "Print a request for a certificate, to be signed with `coterie ca sign`.",
+    ),
+    "install": (
+        "coterie.cli.peer.cards:install",
+        "Use the certificate that an authority signed for this peer's key.",
+    ),
+}
+CA_COMMANDS: Commands = {
+    "init": (
+        "coterie.cli.peer.ca:init",
+        "Make an authority: a key that can vouch for all peers of an organisation.",
+    ),
+    "sign": ("coterie.cli.peer.ca:sign", "Sign requests; each certificate is written beside its request."),
+    "card": (
+        "coterie.cli.peer.ca:card",
+        "Print what peers need to trust this authority; nothing in it is secret.",
+    ),
+}
+
+
+def load(home: str) -> Any:
+    """The function behind `module:function`."""
+    module, _, function = home.partition(":")
+    return getattr(import_module(module), function)
+
+
+def _command_at(home: str) -> type[TyperCommand]:
+    """A command that stands for the one at `home` until it is called."""
+
+    class Elsewhere(TyperCommand):
+        def make_context(
+            self, info_name: str | None, args: list[str], parent: Any = None, **more: Any
+        ) -> Any:
+            single = typer.Typer(add_completion=False)
+            single.command(self.name)(load(home))
+            return typer.main.get_command(single).make_context(info_name, args, parent, **more)
+
+    return Elsewhere
+
+
+def _add(app: typer.Typer, commands: Commands) -> typer.Typer:
+    def called_instead_of_this() -> None:
+        pass
+
+    for name, (home, line) in commands.items():
+        app.command(name, help=line, cls=_command_at(home))(called_instead_of_this)
+    return app
+
+
+def _group(help: str, commands: Commands) -> typer.Typer:
+    return _add(typer.Typer(help=help, no_args_is_help=True), commands)
+
 
 app = typer.Typer(
     name="coterie",
@@ -29,44 +156,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Look at data before learning from it.", no_args_is_help=True)
-data_app.command("show")(data.show)
-peer_app = typer.Typer(help="Be a real peer: identity, roster, learning.", no_args_is_help=True)
-peer_app.command("init")(peer_init.init)
-peer_app.command("card")(peer.card)
-peer_app.command("trust")(peer.trust)
-peer_app.command("distrust")(peer.distrust)
-peer_app.command("roster")(peer.show_roster)
-peer_app.command("run")(peer_run.run)
-peer_app.command("status")(peer_status.status)
-peer_app.command("predict")(peer_predict.predict)
-peer_app.command("rotate")(peer.rotate)
-peer_app.command("request")(peer.request)
-peer_app.command("install")(peer.install)
-ca_app = typer.Typer(help="A small private certificate authority.", no_args_is_help=True)
-ca_app.command("init")(ca.init)
-ca_app.command("sign")(ca.sign)
-ca_app.command("card")(ca.card)
-
-app.command("demo")(demo.demo)
-app.command("run")(run.run)
-app.command("compare")(compare.compare)
-app.command("sweep")(sweep.sweep)
-app.command("reproduce")(reproduce.reproduce)
-app.command("swarm")(swarm.swarm)
-app.command("list")(listing.list_names)
-app.command("explain")(explain.explain)
-app.add_typer(data_app, name="data")
-app.add_typer(peer_app, name="peer")
-app.add_typer(ca_app, name="ca")
-app.command("new")(new.new)
+_add(app, COMMANDS)
+app.add_typer(_group("Look at data before learning from it.", DATA_COMMANDS), name="data")
+app.add_typer(_group("Be a real peer: identity, roster, learning.", PEER_COMMANDS), name="peer")
+app.add_typer(_group("A small private certificate authority.", CA_COMMANDS), name="ca")
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"coterie {version('coterie')}")
+        typer.echo(f"coterie {version_of('coterie')}")
         raise typer.Exit
 
 

@@ -60,15 +60,6 @@ _SET = Annotated[
 
 
 @dataclass(frozen=True)
-class Output:
-    """What is shown and written besides the records."""
-
-    json: bool
-    quiet: bool
-    plots: bool
-
-
-@dataclass(frozen=True)
 class Asked:
     """What the user said about an experiment."""
 

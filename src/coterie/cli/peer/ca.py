@@ -8,6 +8,11 @@ from typing import Annotated
 import typer
 
 from coterie.errors import ConfigError, RunFolderError
+from coterie.peer.files import write_new
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.cards import card_of_authority
+from coterie.peer.trust.names import check_name
+from coterie.toml_tables import read_text
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
 
@@ -19,9 +24,6 @@ def init(
     ] = None,
 ) -> None:
     """Make an authority: a key that can vouch for all peers of an organisation."""
-    from coterie.peer.trust.authority import Authority
-    from coterie.peer.trust.names import check_name
-
     chosen = check_name(name or folder.resolve().name, "the authority's name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder} exists already and is not empty; choose another folder")
@@ -45,10 +47,6 @@ def sign(
     ] = False,
 ) -> None:
     """Sign requests; each certificate is written beside its request."""
-    from coterie.peer.files import write_new
-    from coterie.peer.trust.authority import Authority
-    from coterie.toml_tables import read_text
-
     authority = Authority.load(folder)
     texts = {path: read_text(path) for path in requests}
     targets = {path: path.with_suffix(".crt") for path in requests}
@@ -68,7 +66,4 @@ def sign(
 
 def card(folder: Folder) -> None:
     """Print what peers need to trust this authority; nothing in it is secret."""
-    from coterie.peer.trust.authority import Authority
-    from coterie.peer.trust.cards import card_of_authority
-
     typer.echo(card_of_authority(Authority.load(folder)).text(), nl=False)

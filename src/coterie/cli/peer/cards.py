@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from coterie.cli.problems import note
 from coterie.errors import ConfigError
-
-if TYPE_CHECKING:
-    from coterie.peer.trust.authority import Authority
-    from coterie.peer.trust.cards import AuthorityCard, Card
-    from coterie.peer.trust.roster import Roster
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.cards import AuthorityCard, Card, card_of, parse_card
+from coterie.peer.trust.certificates import days_left, wrong_dates
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster, refuse_own
+from coterie.peer.trust.settings import load_settings
+from coterie.reporting.tables import show
+from coterie.toml_tables import read_text
 
 _SOON = 30  # days before a certificate expires at which its owner is told
 
@@ -41,10 +46,6 @@ def trust(
     ] = False,
 ) -> None:
     """Add peers, or an authority, to the roster. Compare the fingerprints with their owners."""
-    from coterie.peer.trust.cards import Card, parse_card
-    from coterie.peer.trust.roster import refuse_own
-    from coterie.toml_tables import read_text
-
     own, roster = _own_card(folder), _roster(folder)
     added: list[Card | AuthorityCard] = []
     for path in cards:
@@ -77,8 +78,6 @@ def distrust(
 
 def show_roster(folder: Folder = Path()) -> None:
     """Show whom this peer trusts, and until when."""
-    from coterie.reporting.tables import show
-
     roster = _roster(folder)
     if not roster.members and not roster.authorities:
         typer.echo("The roster is empty. Add a card with: coterie peer trust CARD")
@@ -95,8 +94,6 @@ def rotate(
     ] = False,
 ) -> None:
     """Make a new key and certificate in place of the present ones."""
-    from coterie.peer.trust.identity import Identity
-
     identity = Identity.load(folder)
     if not identity.self_signed and ca is None and not self_signed:
         raise ConfigError(
@@ -114,8 +111,6 @@ def rotate(
 
 def request(folder: Folder = Path()) -> None:
     """Print a request for a certificate, to be signed with `coterie ca sign`."""
-    from coterie.peer.trust.identity import Identity
-
     typer.echo(Identity.load(folder).request(), nl=False)
 
 
@@ -126,9 +121,6 @@ def install(
     folder: Folder = Path(),
 ) -> None:
     """Use the certificate that an authority signed for this peer's key."""
-    from coterie.peer.trust.identity import Identity
-    from coterie.toml_tables import read_text
-
     identity = Identity.load(folder).install(read_text(certificate), str(certificate))
     typer.echo(f"{identity.name} has a new certificate, {_until(identity.certificate)}")
     typer.echo(f"  {identity.fingerprint}")
@@ -136,33 +128,19 @@ def install(
 
 def authority_in(folder: Path | None) -> Authority | None:
     """The authority that `--ca` names."""
-    from coterie.peer.trust.authority import Authority
-
     return None if folder is None else Authority.load(folder)
 
 
 def _own_card(folder: Path) -> Card:
-    from coterie.peer.trust.cards import card_of
-    from coterie.peer.trust.identity import Identity
-    from coterie.peer.trust.settings import load_settings
-
     return card_of(Identity.load(folder), load_settings(folder))
 
 
 def _roster(folder: Path) -> Roster:
-    from coterie.peer.trust.roster import Roster
-    from coterie.peer.trust.settings import load_settings
-
     load_settings(folder)  # refuses a folder that is not a peer's
     return Roster.load(folder)
 
 
-def _roster_table(roster: Roster) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    from coterie.peer.trust.certificates import days_left, wrong_dates
-
+def _roster_table(roster: Roster) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     for header in ("name", "number", "address", "fingerprint", "valid until", "days left"):
         table.add_column(header, overflow="fold")
@@ -180,9 +158,6 @@ def _roster_table(roster: Roster) -> Any:
 
 
 def _note_own_expiry(folder: Path) -> None:
-    from coterie.peer.trust.certificates import days_left
-    from coterie.peer.trust.identity import Identity
-
     left = days_left(Identity.load(folder).certificate)
     if left < _SOON:
         note(f"note: this peer's own certificate is valid for {left} days; renew it: coterie peer rotate")

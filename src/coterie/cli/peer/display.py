@@ -6,13 +6,16 @@ import logging
 import sys
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from coterie.cli.problems import note
 from coterie.cli.running.progress import duration
-
-if TYPE_CHECKING:
-    from coterie.peer.watch.standing import Neighbour, Standing
+from coterie.peer.watch.standing import Neighbour, Standing
+from coterie.reporting.tables import in_bytes
 
 _POINTS = {"after_local": "after local", "after_mixing": "after mixing"}
 
@@ -42,11 +45,8 @@ def headline(standing: Standing) -> str:
     return ", ".join(parts)
 
 
-def neighbours(standing: Standing) -> Any:
+def neighbours(standing: Standing) -> Table:
     """The table of all others."""
-    from rich.table import Table
-    from rich.text import Text
-
     headers = ["name", "alive", "round", "received", "sent", "weight"]
     headers += [] if standing.in_step else ["staleness"]
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
@@ -61,8 +61,6 @@ def neighbours(standing: Standing) -> Any:
 
 
 def _cells(one: Neighbour) -> list[str]:
-    from coterie.reporting.tables import in_bytes
-
     alive = "finished" if one.finished else "yes" if one.alive else "no"
     weight = "-" if one.weight is None else f"{one.weight:.3f}"
     known = "-" if one.round < 0 else str(one.round + 1)
@@ -78,14 +76,11 @@ class Display:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.live: Any = None
+        self.live: Live | None = None
         self._logged = _Logged(self)
 
     def __enter__(self) -> Display:
         if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
             self.live = Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
             self.live.start()
         logging.getLogger("coterie.peer").addHandler(self._logged)
@@ -101,9 +96,6 @@ class Display:
     def show(self, standing: Standing) -> None:
         """The present state; only a live table changes between rounds."""
         if self.live is not None:
-            from rich.console import Group
-            from rich.text import Text
-
             self.live.update(Group(Text(headline(standing)), neighbours(standing)), refresh=True)
 
     def round(self, round: int, standing: Standing, seconds: float) -> None:

@@ -6,17 +6,23 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from coterie import toml_tables
+from coterie.catalogue import algorithms
+from coterie.cli.options import Asked
 from coterie.cli.peer.cards import AuthorityFolder, authority_in
 from coterie.cli.problems import note
 from coterie.errors import ConfigError, RunFolderError
-
-if TYPE_CHECKING:
-    from coterie.peer.trust.authority import Authority
-    from coterie.peer.trust.settings import PeerSettings
+from coterie.experiments.setup.config import resolve
+from coterie.peer.trust.authority import Authority
+from coterie.peer.trust.cards import card_of_authority
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.names import check_name
+from coterie.peer.trust.roster import ROSTER_FILE, Roster, roster_text
+from coterie.peer.trust.settings import FIRST_PORT, SETTINGS_FILE, SHARE, PeerSettings, settings_text
 
 _EXPERIMENT = """\
 # What all peers run together: everyone's copy must say the same. Simulate it first:
@@ -63,8 +69,6 @@ def init(
     ca: AuthorityFolder = None,
 ) -> None:
     """Make a peer: its key and certificate, settings, and an empty roster."""
-    from coterie.peer.trust.names import check_name
-
     folder = folder or Path(check_name(name))
     _refuse_existing(folder)
     settings = _new_settings(name, folder, number, listen, address, experiment, data)
@@ -91,9 +95,6 @@ def _new_settings(
     data: str,
 ) -> PeerSettings:
     """Checked, and with paths as they are written in the folder's file."""
-    from coterie import toml_tables
-    from coterie.peer.trust.settings import FIRST_PORT, SHARE, PeerSettings
-
     file = "experiment.toml" if experiment is None else _seen_from(folder, experiment)
     table = {
         "name": name,
@@ -112,10 +113,6 @@ def _seen_from(folder: Path, path: Path) -> str:
 
 def _check_number(settings: PeerSettings, experiment: Path | None) -> None:
     """The experiment must be valid and have a place of this number."""
-    from coterie.catalogue import algorithms
-    from coterie.cli.options import Asked
-    from coterie.experiments.setup.config import resolve
-
     if experiment is None:
         if settings.number >= _EXAMPLE_PEERS:
             raise ConfigError(
@@ -138,11 +135,6 @@ def _note_missing_data(data: str) -> None:
 
 def _make(folder: Path, settings: PeerSettings, authority: Authority | None, example: bool) -> None:
     """Everything is made in a folder beside, which then gets its name: there is all of it or nothing."""
-    from coterie.peer.trust.cards import card_of_authority
-    from coterie.peer.trust.identity import Identity
-    from coterie.peer.trust.roster import ROSTER_FILE, Roster, roster_text
-    from coterie.peer.trust.settings import SETTINGS_FILE, settings_text
-
     parent = folder.absolute().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)

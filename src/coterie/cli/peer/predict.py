@@ -10,6 +10,8 @@ import typer
 from coterie.cli.peer.cards import Folder
 from coterie.cli.problems import note
 from coterie.errors import DataError
+from coterie.files import write_atomically
+from coterie.peer.trust.settings import load_settings
 
 Data = Annotated[
     Path,
@@ -25,8 +27,6 @@ Out = Annotated[
 
 def predict(file: Data, folder: Folder = Path(), out: Out = None) -> None:
     """Predict classes with the peer's personal model; with labels, also say how many are right."""
-    from coterie.peer.trust.settings import load_settings
-
     load_settings(folder)  # what is wrong with files is found before PyTorch is imported
     if not file.is_file():
         raise DataError(f"there is no file {file}")
@@ -34,7 +34,6 @@ def predict(file: Data, folder: Folder = Path(), out: Out = None) -> None:
     import torch
 
     from coterie.experiments.real_peers.predicting import personal_model, samples_for
-    from coterie.files import write_atomically
 
     torch.set_num_threads(1)
     model = personal_model(folder)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli.interruption import end_with_stdin, ended_like_interrupted, leave
+from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import Display, accuracies
 from coterie.cli.problems import RunFailedError, note
-from coterie.cli.running.run import Json
-from coterie.errors import ConfigError, RunFolderError
+from coterie.errors import RunFolderError
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
+from coterie.peer.files import held
+from coterie.peer.trust.settings import load_settings
+from coterie.peer.watch.standing import standing_of
+from coterie.reporting.tables import in_bytes
 
 if TYPE_CHECKING:
     from coterie.experiments.real_peers.joining import Joining
-    from coterie.experiments.setup.schema import Experiment
-    from coterie.peer.trust.settings import PeerSettings
+    from coterie.peer.process import RoundReport
 
 _REFRESH = 0.5  # seconds between two looks at the neighbours
 
@@ -32,9 +38,7 @@ def run(
     if while_stdin:
         end_with_stdin()
     with ended_like_interrupted():
-        settings, _ = check(folder)
-        from coterie.peer.files import held
-
+        settings = load_settings(folder)
         with held(folder / "state", settings.name):
             try:
                 _run(folder, json, quiet)
@@ -42,44 +46,10 @@ def run(
                 raise KeyboardInterrupt(_go_on(folder)) from None
 
 
-def check(folder: Path) -> tuple[PeerSettings, Experiment]:
-    """What can be wrong with the peer's files, as far as that shows without PyTorch."""
-    from coterie.peer.trust.cards import card_of
-    from coterie.peer.trust.identity import Identity
-    from coterie.peer.trust.roster import Roster
-    from coterie.peer.trust.settings import load_settings
-
-    settings = load_settings(folder)
-    card_of(Identity.load(folder), settings)  # the names must agree
-    if (folder / "roster.toml").exists():
-        Roster.load(folder)
-    experiment, nodes = checked_experiment(settings)
-    if settings.number >= nodes:
-        raise ConfigError(
-            f"number {settings.number} is not in this experiment: its nodes are 0 to {nodes - 1}"
-        )
-    return settings, experiment
-
-
-def checked_experiment(settings: PeerSettings) -> tuple[Experiment, int]:
-    """The experiment that the settings name, and how many nodes it has."""
-    from coterie.catalogue import algorithms
-    from coterie.experiments.setup.config import load_toml, resolve, with_absolute_paths
-
-    path = Path(settings.experiment)
-    experiment = resolve(with_absolute_paths(load_toml(path), path.parent))
-    hub = algorithms[experiment.algorithm].facts.hub  # type: ignore[attr-defined]
-    return experiment, experiment.peers + int(hub)
-
-
 def _run(folder: Path, json: bool, quiet: bool) -> None:
-    import asyncio
-
     import torch
 
     from coterie.experiments.real_peers.joining import join
-    from coterie.peer.process import RoundReport
-    from coterie.peer.watch.standing import standing_of
 
     torch.set_num_threads(1)
     display = Display(quiet)
@@ -101,9 +71,6 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
 
 
 async def _learn(joining: Joining, display: Display) -> None:
-    import asyncio
-    import signal
-
     loop = asyncio.get_running_loop()
     learning = asyncio.ensure_future(joining.run())
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -125,10 +92,6 @@ def _go_on(folder: Path) -> str:
 
 
 async def _refresh(joining: Joining, display: Display) -> None:
-    import asyncio
-
-    from coterie.peer.watch.standing import standing_of
-
     while True:
         display.show(standing_of(joining.peer))
         await asyncio.sleep(_REFRESH)
@@ -138,12 +101,8 @@ def _report(joining: Joining, json: bool, quiet: bool) -> None:
     """The result on stdout."""
     result = _result(joining)
     if json:
-        from coterie.cli.running.playing import print_json
-
         print_json(result)
     elif not quiet:
-        from coterie.reporting.tables import in_bytes
-
         traffic = f"received {in_bytes(result['bytes_in'])}, sent {in_bytes(result['bytes_out'])}"
         refused = sum(result["refused"].values())
         shown = accuracies(result["accuracy"])
@@ -155,8 +114,6 @@ def _report(joining: Joining, json: bool, quiet: bool) -> None:
 
 def _result(joining: Joining) -> dict[str, Any]:
     """Accuracies of the last measured round; traffic of this process, rounds of all."""
-    from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
-
     peer, lines = joining.peer, Records(joining.folder / RECORDS_FILE).read()
     return {
         "name": peer.name,

@@ -7,19 +7,23 @@ from typing import Any
 
 import typer
 
+from coterie import toml_tables
+from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import accuracies, headline, neighbours
-from coterie.cli.peer.run import checked_experiment
-from coterie.cli.running.run import Json
 from coterie.errors import UnreachableError
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
+from coterie.experiments.setup.config import load_toml
+from coterie.experiments.setup.schema import Experiment
+from coterie.peer.exchange.committed import committed_rounds
+from coterie.peer.files import is_held
+from coterie.peer.trust.settings import load_settings
+from coterie.peer.watch.monitoring import ask_standing
+from coterie.reporting.tables import show
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:
     """Ask the running peer how it stands; if none runs, show what it has on disk."""
-    from coterie.peer.files import is_held
-    from coterie.peer.trust.settings import load_settings
-    from coterie.peer.watch.monitoring import ask_standing
-
     load_settings(folder)  # refuses a folder that is not a peer's
     running, standing, problem = is_held(folder / "state"), None, ""
     if running:
@@ -30,10 +34,8 @@ def status(folder: Folder = Path(), json: Json = False) -> None:
     if standing is None:
         _show_stored(folder, running, problem, json)
     elif json:
-        typer.echo(_text({"running": True, **standing.model_dump()}))
+        print_json({"running": True, **standing.model_dump()})
     else:
-        from coterie.reporting.tables import show
-
         typer.echo(headline(standing))
         show(neighbours(standing))
 
@@ -41,7 +43,7 @@ def status(folder: Folder = Path(), json: Json = False) -> None:
 def _show_stored(folder: Path, running: bool, problem: str, json: bool) -> None:
     stored = _stored(folder)
     if json:
-        typer.echo(_text({"running": running, **stored}))
+        print_json({"running": running, **stored})
         return
     state = f"runs, but does not say how it stands ({problem})" if running else "does not run"
     typer.echo(f"{stored['name']} {state}; on disk:")
@@ -51,12 +53,9 @@ def _show_stored(folder: Path, running: bool, problem: str, json: bool) -> None:
 
 def _stored(folder: Path) -> dict[str, Any]:
     """What checkpoint and records say."""
-    from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
-    from coterie.peer.exchange.committed import committed_rounds
-    from coterie.peer.trust.settings import load_settings
-
     settings = load_settings(folder)
-    experiment, _ = checked_experiment(settings)
+    path = Path(settings.experiment)
+    experiment = toml_tables.validate(Experiment, load_toml(path), str(path))
     return {
         "name": settings.name,
         "number": settings.number,
@@ -64,9 +63,3 @@ def _stored(folder: Path) -> dict[str, Any]:
         "rounds": experiment.rounds,
         "accuracy": last_accuracy(Records(folder / RECORDS_FILE).read()),
     }
-
-
-def _text(value: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(value, indent=2, allow_nan=False)

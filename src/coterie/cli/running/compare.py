@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.catalogue import algorithms
-from coterie.cli.options import Asked, Output, experiment_options
+from coterie.cli.options import Asked, experiment_options
+from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json, print_paths
 from coterie.cli.problems import note
 from coterie.cli.running import folders
 from coterie.cli.running.progress import Progress
-from coterie.cli.running.run import Json, NoPlots, Quiet, Resume, RunDir
+from coterie.cli.running.run import Resume, RunDir
 from coterie.errors import ConfigError, CoterieError, RunFolderError
 from coterie.experiments.setup.config import resolve, resolve_to_run
 from coterie.registry import parse_call
@@ -199,16 +200,15 @@ def report(plan: list[Planned], runs: list[Run], folder: Path, output: Output) -
         if len(seeds) > 1:
             note(f"note: the plots show seed {min(seeds)}", output.quiet)
         plots = playing.draw([group[0] for group in groups.values()], folder, list(groups))
-    playing.print_paths(plots, folder, output)
+    print_paths(plots, folder, output)
 
 
 def _show(results: dict[str, list[dict[str, Any]]], output: Output) -> None:
-    from coterie.cli.running import playing
     from coterie.reporting import tables
 
     local = next(group for group in results.values() if group[0]["algorithm"] == "local")
     if output.json:
-        playing.print_json(
+        print_json(
             [
                 {**result, "gain_over_local": tables.gain(result, reference)}
                 for group in results.values()

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.options import Output
+from coterie.cli.output import Json, Output, Quiet
 from coterie.cli.problems import note
 from coterie.cli.running import folders
-from coterie.cli.running.run import Json, Quiet
 
 THE_FIVE = ("kd-pdfl", "ppdl", "blend-dfl", "dfedpgp", "pfedkd-wcl")
 ALGORITHMS = ("local", "gossip-fedavg", "random-gossip", "oracle", *THE_FIVE)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import typer
 
 from coterie.catalogue import algorithms
-from coterie.cli.options import Output
 from coterie.cli.problems import running
 from coterie.cli.running.progress import Progress
 from coterie.errors import RunFolderError
@@ -49,25 +43,3 @@ def draw(runs: Sequence[Run], folder: Path, labels: Sequence[str] | None = None)
         plots.who_learned_from_whom(runs, names, folder / "who_learned_from_whom.png"),
     ]
     return [path for path in paths if path is not None]
-
-
-def print_json(value: Any) -> None:
-    """One strict JSON document on stdout."""
-    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
-
-
-def print_paths(plots: Sequence[Path], folder: Path, output: Output) -> None:
-    """Where to look; on stderr when stdout is for JSON."""
-    if not output.quiet:
-        for path in plots:
-            typer.echo(f"plot: {path}", err=output.json)
-        typer.echo(f"records: {folder}", err=output.json)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.output import Json, NoPlots, Quiet, print_json
 from coterie.cli.problems import note
 from coterie.cli.running import running_cells
 from coterie.cli.running.cell_progress import CellProgress
-from coterie.cli.running.run import Json, NoPlots, Quiet
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import resolve
 
@@ -84,8 +84,6 @@ def reproduce(
     if not tables_only:  # records are enough for tables
         running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
     finished = []
-    from coterie.cli.running import playing
-
     with running_cells.runner(out / CELLS, jobs, plans_of(plans)) as runner:
         for one, cells in plans:
             if not tables_only:
@@ -96,7 +94,7 @@ def reproduce(
     if json:
         from coterie.reporting.reproduction_text import as_json
 
-        playing.print_json([as_json(reproduction) for reproduction in finished])
+        print_json([as_json(reproduction) for reproduction in finished])
     # Cells that broke before are no failure of a command that runs nothing; records that it cannot read are.
     if any(one.unreadable if tables_only else one.broken for one in finished):
         raise typer.Exit(1)
@@ -108,12 +106,11 @@ def plans_of(plans: list[tuple[Reproducible, list[Cell]]]) -> int:
 
 
 def _list(json: bool) -> None:
-    from coterie.cli.running import playing
     from coterie.experiments.cells import reproducing
 
     found = reproducing.find("all")
     if json:
-        playing.print_json(
+        print_json(
             [
                 {
                     "name": one.name,

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import Asked, Output, experiment_options
+from coterie.cli.options import Asked, experiment_options
+from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json, print_paths
 from coterie.cli.running import folders
 from coterie.cli.running.progress import Progress
 from coterie.errors import RunFolderError
@@ -29,9 +30,6 @@ Resume = Annotated[
         "--resume", help="Continue what was interrupted in this folder.", metavar="DIR", show_default=False
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
-NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")]
 
 
 @experiment_options()
@@ -68,8 +66,8 @@ def _run(experiment: Experiment | None, folder: Path, output: Output) -> None:
         done = playing.play(experiment, folder, progress, command=f"coterie run --resume {folder}")
     result = done.result()
     if output.json:
-        playing.print_json(result)
+        print_json(result)
     else:
         tables.show(tables.summary([result]))
     plots = playing.draw([done], folder) if output.plots else []
-    playing.print_paths(plots, folder, output)
+    print_paths(plots, folder, output)

@@ -12,11 +12,11 @@ import typer
 
 from coterie.catalogue import algorithms
 from coterie.cli.options import Asked, experiment_options
+from coterie.cli.output import Json, Quiet, print_json
 from coterie.cli.problems import note
 from coterie.cli.running import folders, running_cells
 from coterie.cli.running.cell_progress import CellProgress
 from coterie.cli.running.reproduce import Jobs, TablesOnly
-from coterie.cli.running.run import Json, Quiet
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import resolve
 from coterie.registry import parse_call
@@ -138,7 +138,6 @@ def _report(
     json: bool,
     quiet: bool,
 ) -> list[Swept]:
-    from coterie.cli.running import playing
     from coterie.reporting import comparison
     from coterie.reporting.tables import show
 
@@ -157,7 +156,7 @@ def _report(
     else:
         note(f"written: {parquet}", quiet)
     if json:
-        playing.print_json(tables)
+        print_json(tables)
         return swept
     for name, lines in tables.items():
         if name != "results":

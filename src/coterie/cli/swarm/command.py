@@ -9,22 +9,22 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from coterie.catalogue import algorithms
 from coterie.cli.interruption import ended_like_interrupted, undisturbed
 from coterie.cli.options import Asked, experiment_options
+from coterie.cli.output import Json, Quiet, print_json
 from coterie.cli.problems import RunFailedError, note
-from coterie.cli.running.run import Json, Quiet
+from coterie.cli.swarm.display import SwarmDisplay, summary
+from coterie.cli.swarm.folders import make_folders
+from coterie.cli.swarm.processes import Process, end_all
 from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.setup.config import resolve
-
-if TYPE_CHECKING:
-    from coterie.cli.swarm.display import SwarmDisplay
-    from coterie.cli.swarm.processes import Process
-    from coterie.experiments.setup.schema import Experiment
+from coterie.experiments.setup.schema import Experiment
+from coterie.reporting.tables import show
 
 DEFAULTS = {"algorithm": "d-psgd", "peers": 5, "rounds": 10}
 _LOOK = 0.3  # seconds between two looks at the peers
@@ -66,13 +66,8 @@ def swarm(
     with ended_like_interrupted(), _folder(folder, keep, quiet) as home:
         result = _play(home, table, experiment, names, mode, quiet)
     if json:
-        from coterie.cli.running.playing import print_json
-
         print_json(result)
     else:
-        from coterie.cli.swarm.display import summary
-        from coterie.reporting.tables import show
-
         show(summary(result))
     failed = [one["name"] for one in result["peers"] if one["failed"]]
     if failed:
@@ -113,10 +108,6 @@ def _folder(wanted: Path | None, keep: bool, quiet: bool) -> Iterator[Path]:
 def _play(
     home: Path, table: Mapping[str, Any], experiment: Experiment, names: list[str], mode: str, quiet: bool
 ) -> dict[str, Any]:
-    from coterie.cli.swarm.display import SwarmDisplay
-    from coterie.cli.swarm.folders import make_folders
-    from coterie.cli.swarm.processes import Process, end_all
-
     started = time.monotonic()
     folders = make_folders(home, table, names, mode)
     processes: list[Process] = []

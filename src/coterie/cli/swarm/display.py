@@ -8,8 +8,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
 from coterie.cli.problems import note
 from coterie.cli.swarm.processes import Process
+from coterie.reporting.tables import in_bytes
 
 POINTS = ("after_local", "after_mixing")
 _LINES = 10
@@ -20,14 +25,11 @@ class SwarmDisplay:
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self._live: Any = None
+        self._live: Live | None = None
         self._shown = 0
 
     def __enter__(self) -> SwarmDisplay:
         if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -66,9 +68,7 @@ class SwarmDisplay:
         note("  ".join(parts))
 
 
-def _progress(processes: Sequence[Process]) -> Any:
-    from coterie.reporting.tables import in_bytes
-
+def _progress(processes: Sequence[Process]) -> Table:
     table = _table("peer", "state", "round", "after local", "after mixing", "received", "sent", "alive")
     for one in processes:
         standing = one.standing
@@ -89,10 +89,8 @@ def _progress(processes: Sequence[Process]) -> Any:
     return table
 
 
-def summary(result: dict[str, Any]) -> Any:
+def summary(result: dict[str, Any]) -> Table:
     """A row for each peer, and their mean."""
-    from coterie.reporting.tables import in_bytes
-
     title = f"{result['algorithm']}, {result['data']}, {result['rounds']} rounds, one process for each peer"
     table = _table(
         "peer", "rounds", "after local", "after mixing", "received", "sent", "seconds", title=title
@@ -117,9 +115,7 @@ def summary(result: dict[str, Any]) -> Any:
     return table
 
 
-def _table(*headers: str, title: str | None = None) -> Any:
-    from rich.table import Table
-
+def _table(*headers: str, title: str | None = None) -> Table:
     table = Table(title=title, box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header, justify="left" if header in ("peer", "state") else "right", no_wrap=True)
