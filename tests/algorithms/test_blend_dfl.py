@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.algorithms.blend_dfl import BlendDFL, BlendState
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.parts.distillation import class_weights, kl_divergence
+from coterie.algorithms.parts.distillation import class_weights, kl_from, softened
 from coterie.data import from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, Workers
@@ -176,11 +176,11 @@ def test_kl_divergence_is_that_of_the_softened_distributions() -> None:
     teacher, student = rng.normal(size=(2, 5, CLASSES))
     p, q = softmax(teacher / 3), softmax(student / 3)
     expected = (p * np.log(p / q)).sum(1)
-    found = kl_divergence(torch.tensor(teacher)[None], torch.tensor(student)[None], 3.0)[0]
+    found = kl_from(softened(torch.tensor(teacher), 3.0), softened(torch.tensor(student), 3.0))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
     assert bool((found > 0).all())
-    shifted = torch.tensor(student)[None]  # softmax does not see a constant
-    assert float(kl_divergence(shifted, shifted + 7.0, 3.0).abs().max()) < 1e-12
+    shifted = torch.tensor(student)  # softmax does not see a constant
+    assert float(kl_from(softened(shifted, 3.0), softened(shifted + 7.0, 3.0)).abs().max()) < 1e-12
 
 
 # y of two batches, and the weights of eq. 12 half-way: counts 3 and 1 give beta 1/2 and 3/2.
@@ -236,7 +236,7 @@ def test_squared_temperature_keeps_the_order_of_the_gradient() -> None:
     norms = []
     for temperature in range(1, 6):
         student = torch.randn(1, 50, CLASSES, generator=torch.Generator().manual_seed(1)).requires_grad_()
-        kl = kl_divergence(teacher, student, temperature) * temperature**2
+        kl = kl_from(softened(teacher, temperature), softened(student, temperature)) * temperature**2
         norms.append(float(torch.autograd.grad(kl.sum(), student)[0].norm()))
     assert max(norms) < 2 * min(norms)
 

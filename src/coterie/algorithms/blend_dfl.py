@@ -113,10 +113,7 @@ class BlendDFL(Algorithm[BlendState]):
         return state.params
 
     def prepare(self, state: BlendState, node: Node) -> Prepare:
-        """What eq. 13 and 14 need to know of each sample: its weight, and its label and teachers as targets.
-
-        KL(p || q) is the cross-entropy of q with the target p, less the entropy of p.
-        """
+        """What eq. 13 and 14 need to know of each sample: its weight, its label and teachers as targets."""
         progress = node.round / max(1, node.rounds - 1)  # t / R
         teaching = self.kd_weight * self.temperature**2 * state.taught
         teacher = softened(state.teacher_logits, self.temperature)
@@ -136,11 +133,17 @@ class BlendDFL(Algorithm[BlendState]):
         return prepared
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """(rows,) cross-entropy and distillation of one batch, eq. 14."""
+        """(rows,) eq. 14 of one batch: the CE of eq. 13 plus lambda times the KD of eq. 7 and 8, in one pass.
+
+        Fused are the two terms that depend on the model q. Both are cross-entropies: w_s CE_s of eq. 13, with
+        the label as its target, and - w_s sum p log q of the KL in eq. 14, with the teachers' p as its target
+        and q at temperature T. The targets carry the factors. What is left of the KL, sum p log p, does not
+        depend on q: it is `neg_entropy`.
+        """
         if not self.kd_weight:
             return batch.mean(batch.prepared["ce"] * sample_cross_entropy(logits, batch.y))
         log_q = torch.stack((logits, logits / self.temperature), 2).log_softmax(-1)
-        crossed = (batch.prepared["targets"] * log_q).sum((2, 3))  # with the label and with the teachers
+        crossed = (batch.prepared["targets"] * log_q).sum((2, 3))
         return batch.mean(batch.prepared["neg_entropy"] - crossed)
 
     def weights(self, samples: Samples, progress: float) -> Tensor:

@@ -6,23 +6,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
-
-import torch
-from torch import Tensor
+from typing import Any, ClassVar, Literal
 
 from coterie.algorithms.parts.sparsity import (
     Masked,
+    intersection_mean,
     kept_by_layer,
     largest,
     masked,
     pack,
     random_scores,
-    unpack,
 )
 from coterie.errors import ConfigError
-from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Node, Params, Presets, Round, Tree
-from coterie.protocol.trees import per_row
+from coterie.protocol import Algorithm, Exchange, Facts, Node, Params, Presets, Round
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class DisPFL(Algorithm[SparseState]):
 
     def round(self, state: SparseState, node: Node) -> Round[SparseState]:
         inbox = yield Exchange(pack(state.params, state.masks))
-        mixed = intersection_mean(state, inbox)
+        mixed = intersection_mean(state.params, state.masks, inbox)
         node.measure(after_mixing=mixed)
         trained = node.train(mixed, around=partial(Masked, state.masks))
         node.measure(after_local=trained)
@@ -122,30 +118,3 @@ class DisPFL(Algorithm[SparseState]):
 
     def personal(self, state: SparseState) -> Params:
         return state.params
-
-
-def intersection_mean(state: SparseState, inbox: Inbox) -> Params:
-    """m_i * sum_j m_j w_j / sum_j m_j; what stays dense, and what was not sent, as in a plain average."""
-    sizes = {name: mask[0].numel() for name, mask in state.masks.items()}
-    layout: list[tuple[str, str, int]] = []
-
-    def flat(payload: Tree, rows: Tensor) -> Tensor:
-        parts = unpack(cast(dict[str, Params], payload), sizes)
-        layout[:] = [(kind, name, part.shape[1]) for kind in parts for name, part in parts[kind].items()]
-        return torch.cat([part for kind in parts.values() for part in kind.values()], dim=1)
-
-    mean = inbox.mean_of(flat)
-    if mean is None:
-        return state.params
-    total = mean * per_row(inbox.count, mean).to(mean.device)
-    columns = total.split([width for _, _, width in layout], dim=1)
-    sums = {(kind, name): part for (kind, name, _), part in zip(layout, columns, strict=True)}
-    mixed = dict(state.params)
-    for name, own in state.params.items():
-        if name in state.masks:
-            mask = state.masks[name]
-            having = sums["masks", name].view(own.shape) + mask
-            mixed[name] = (sums["weights", name].view(own.shape) + own) / having.clamp(min=1) * mask
-        elif ("dense", name) in sums:
-            mixed[name] = (sums["dense", name].view(own.shape) + own) / per_row(inbox.count + 1, own).to(own)
-    return mixed

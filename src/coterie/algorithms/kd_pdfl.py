@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.algorithms.parts.distillation import outputs_of
+from coterie.algorithms.parts.distillation import output_distances
 from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.received import Footprints, adopt
 from coterie.algorithms.parts.settings import (
@@ -21,9 +21,6 @@ from coterie.algorithms.parts.star import StarNode, require_interval, steps_betw
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, average
 from coterie.protocol.inbox import share_per_row
-from coterie.protocol.trees import Tree
-
-_ROUNDING = 1e-10  # distances below this are those of equal models
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,9 @@ class KDPDFL(Algorithm[CollaborationState]):
     A round is one exchange interval of T_ex iterations; its T_ex - 2 local steps of one mini-batch each
     replace the experiment's `training.epochs` and `training.steps`. mu1 = 0: no selection; mu2 = 0: nodes
     stop cooperating; both 0 with n_i >= c_base: the uniform mean over N_i + i.
+
+    Eq. 3 is what the paper calls a Wasserstein distance. It is a mean squared L2 distance, between
+    probabilities from 0 to 2; classes have no order over which mass could be moved.
 
     MidGetter gives the softmax of the logits or, with `layer` (the name of a submodule), the raw outputs of
     that layer divided by the square root of their number, so that d_ij is per feature. share "base" sends
@@ -141,28 +141,11 @@ class KDPDFL(Algorithm[CollaborationState]):
         w = state.collaboration[rows, senders].double()
         degree = state.collaboration.double().sum(1)[rows]
         regulariser = 2 * self.lambda_g * w - 1 / (degree + self.delta)  # dg/dw_ij
-        h = self.mu1 * self.distances(state.params, inbox, star, node) + self.mu2 * regulariser
+        d = output_distances(node, state.params, star.row(node), inbox, self.layer)  # eq. 3
+        h = self.mu1 * d + self.mu2 * regulariser
         result = state.collaboration.clone()
         result[rows, senders] = (w - self.step(h)).clamp(min=0).to(result.dtype)
         return result
-
-    def distances(self, params: Params, inbox: Inbox, star: StarNode, node: Node) -> Tensor:
-        """(messages,) mean squared distance of the received models' outputs from the star's, eq. 3."""
-        row = star.row(node)
-        star_model = {name: value[row] for name, value in params.items()}
-        own = self.compared(node.predict(star_model, rows=row, layer=self.layer))
-
-        def distance(peers: Tree, rows: Tensor) -> Tensor:
-            theirs = outputs_of(peers, params, rows, node, layer=self.layer)  # (messages, n, features)
-            difference = self.compared(theirs) - own
-            return difference.square().sum((1, 2)) / max(1, own.shape[1])
-
-        d = inbox.map(distance).double().cpu()
-        return d.where(d > _ROUNDING, 0.0)
-
-    def compared(self, outputs: Tensor) -> Tensor:
-        """The intermediate outputs z: probabilities, or a hidden layer's outputs to compare by their mean."""
-        return outputs.softmax(-1) if self.layer is None else outputs / outputs.shape[-1] ** 0.5
 
     def step(self, h: Tensor) -> Tensor:
         """eta h, where eta = "1./|h|" is read in one of three ways."""
@@ -176,10 +159,10 @@ class KDPDFL(Algorithm[CollaborationState]):
         """The star's new model; all others, who received nothing, keep theirs."""
         count = inbox.count.double()
         confidence = torch.minimum(node.n_samples / self.c_base, 1 / (count + 1))  # eq. 4
-        others = torch.where(count > 0, 1 - confidence, 0.0)  # (rows,)
+        share = torch.where(count > 0, 1 - confidence, 0.0)  # (rows,) of what was received
         if self.use_cache:
-            return footprints.mixed_with(mine, collaboration, others)
+            return footprints.mixed_with(mine, collaboration, share)
         w = collaboration[inbox.rows, inbox.senders].double()
         total = share_per_row(inbox, w)
-        weights = w * (others / total.where(total > 0, 1.0))[inbox.rows]
+        weights = w * (share / total.where(total > 0, 1.0))[inbox.rows]
         return average(mine, inbox, weights)

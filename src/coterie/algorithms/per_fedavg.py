@@ -10,19 +10,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.algorithms.parts.hub import HubAverage
-from coterie.algorithms.parts.settings import require_at_least
+from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least
 from coterie.learning.updates import Gradients, Memory, Update, add_
 from coterie.protocol import Facts, Node, Params, Presets
 
 _PFEDKD: dict[str, Any] = {
     "adaptation_lr": 0.01,
-    "training.steps": 20,
-    "training.batch_size": 20,
+    **PFEDKD_WCL_TRAINING,
     "training.lr": 0.002,
-    "training.lr_decay": 1.0,
-    "training.momentum": 0.0,
-    "training.weight_decay": 0.0,
-    "training.clip": 0.0,
 }
 
 

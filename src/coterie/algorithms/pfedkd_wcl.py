@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from coterie.algorithms.parts.distillation import full_gradient, kl_divergence, kl_from, of_samples, softened
+from coterie.algorithms.parts.distillation import (
+    full_gradient,
+    kl_from,
+    of_samples,
+    remembered_logits,
+    softened,
+)
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least, require_fraction
@@ -28,7 +34,7 @@ from coterie.protocol import (
     sample_clients,
     to_hub,
 )
-from coterie.protocol.trees import per_row, take
+from coterie.protocol.trees import per_row
 
 _PAPER: dict[str, Any] = {"alpha": 0.1, "server_lr": 0.01, **PFEDKD_WCL_TRAINING}
 
@@ -113,8 +119,8 @@ class PFedKDWCL(PersonalBesideHub):
         reverse = self.server_update == "kl_grad_reverse_lastclient"
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            theta = of_samples(fixed, batch)
-            return batch.mean(kl_divergence(logits, theta) if reverse else kl_divergence(theta, logits))
+            p_theta, p_w = softened(of_samples(fixed, batch)), softened(logits)
+            return batch.mean(kl_from(p_w, p_theta) if reverse else kl_from(p_theta, p_w))
 
         gradient = full_gradient(node, w, loss, here)
         if reverse:
@@ -142,13 +148,6 @@ class PFedKDWCL(PersonalBesideHub):
 def _model(upload: Inbox, weights: Tensor) -> Params:
     """The weighted sum of what was uploaded in the place of a model."""
     return cast(dict[str, Params], upload.sum(weights)).get("model", {})
-
-
-def remembered_logits(params: Params, active: Tensor, node: Node) -> Tensor:
-    """(rows, n, classes) outputs on each active row's own training samples, to look up during training."""
-    rows = active.nonzero().flatten()
-    known = node.predict(cast(Params, take(params, rows)), rows=rows)
-    return known.new_zeros(node.rows, *known.shape[1:]).index_copy_(0, rows.to(known.device), known)
 
 
 def last_client_weights(upload: Inbox, node: Node) -> Tensor:

@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 from coterie.algorithms.parts.bandits import Bandit
 from coterie.algorithms.parts.best_model import Best
 from coterie.algorithms.parts.selection import possible_senders
-from coterie.algorithms.parts.settings import require_at_least, require_fraction
+from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least, require_fraction
 from coterie.algorithms.parts.weighting import weighted, weighted_mean
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull
@@ -61,22 +61,8 @@ class PPDL(Algorithm[PPDLState]):
         sealed=True,
     )
     presets: ClassVar[Presets] = {
-        "paper": {
-            "peers": 3,
-            "training.epochs": 3,
-            "training.batch_size": 8,
-            "training.optimizer": "adam",
-            "training.lr": 1e-4,
-            "training.clip": 0.0,
-        },
-        "code": {
-            "peers": 3,
-            "training.epochs": 1,
-            "training.batch_size": 8,
-            "training.optimizer": "adam",
-            "training.lr": 3e-4,
-            "training.clip": 0.0,
-        },
+        "paper": {"peers": 3, **PPDL_TRAINING},
+        "code": {"peers": 3, **PPDL_TRAINING, "training.epochs": 1, "training.lr": 3e-4},
     }
 
     def __post_init__(self) -> None:

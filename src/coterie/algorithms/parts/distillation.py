@@ -1,6 +1,8 @@
-"""Learning from teachers' outputs on one's own samples: losses over (rows, batch, classes) logits."""
+"""How others' models answer on one's own samples, and losses that learn from these answers."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,17 +11,10 @@ from torch.nn.functional import pad
 from coterie.algorithms.parts.received import completed
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Loss, Node, Samples
-from coterie.protocol.trees import Params, Tree, map_params, per_row, some_rows
+from coterie.protocol.trees import Params, Tree, map_params, per_row, some_rows, take
 
+_ROUNDING = 1e-10  # distances below this are those of equal models
 _ALL_SAMPLES = 1 << 40  # a batch larger than any node's data
-
-
-def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """(rows, batch) KL(p_teacher || p_student) of each sample, both softened by the temperature.
-
-    Without the customary factor temperature^2, which the caller applies where its paper does.
-    """
-    return kl_from(softened(teacher_logits, temperature), softened(student_logits, temperature))
 
 
 def softened(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -28,8 +23,18 @@ def softened(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(p_teacher || p_student) over the last dimension, from log-probabilities."""
+    """KL(p_teacher || p_student) over the last dimension, from log-probabilities such as `softened` gives.
+
+    Without the customary factor temperature^2, which the caller applies where its paper does.
+    """
     return torch.nn.functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
+
+
+def remembered_logits(params: Params, active: Tensor, node: Node) -> Tensor:
+    """(rows, n, classes) outputs on each active row's own training samples, to look up during training."""
+    rows = active.nonzero().flatten()
+    known = node.predict(cast(Params, take(params, rows)), rows=rows)
+    return known.new_zeros(node.rows, *known.shape[1:]).index_copy_(0, rows.to(known.device), known)
 
 
 def of_samples(table: Tensor, samples: Samples) -> Tensor:
@@ -64,6 +69,26 @@ def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: st
     What was not sent is taken from the row's own model. layer: its outputs (messages, n, features) instead.
     """
     return node.predict(completed(peers, mine, rows, node, layer), rows=rows, layer=layer)
+
+
+def output_distances(node: Node, mine: Params, row: Tensor, inbox: Inbox, layer: str | None = None) -> Tensor:
+    """(messages,) mean squared distance of received models' outputs from those of the receiving row (1,).
+
+    Compared are probabilities, or the outputs of a hidden layer, divided by the square root of their number.
+    """
+
+    def compared(outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1) if layer is None else outputs / outputs.shape[-1] ** 0.5
+
+    own = compared(node.predict({name: value[row] for name, value in mine.items()}, rows=row, layer=layer))
+
+    def distance(peers: Tree, rows: Tensor) -> Tensor:
+        theirs = outputs_of(peers, mine, rows, node, layer=layer)  # (messages, n, features)
+        difference = compared(theirs) - own
+        return difference.square().sum((1, 2)) / max(1, own.shape[1])
+
+    d = inbox.map(distance).double().cpu()
+    return d.where(d > _ROUNDING, 0.0)
 
 
 def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:

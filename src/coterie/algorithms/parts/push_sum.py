@@ -46,13 +46,13 @@ def push(z: Params, mass: Tensor, node: Node) -> Generator[Exchange, Inbox, Push
     return Pushed(mass - share * receivers, cast(Shares, inbox.returned), cast(Shares, inbox.sum()))
 
 
-def merge(z: Params, stays: Tensor, *others: Shares) -> tuple[Params, Tensor]:
-    """The new (z, mu) from the mass that stays with z and the sums of other shares.
+def merge(z: Params, stays: Tensor, *arrived: Shares) -> tuple[Params, Tensor]:
+    """The new (z, mu) from the mass that stays with z and the sums of shares that arrived or came back.
 
     A row whose mass became too small to divide by keeps its z: nothing of weight has reached it. So do
     names that were not sent.
     """
-    added = _added(others)
+    added = _added(arrived)
     mass = stays + added["mass"]["mu"] if added else stays
     usable = mass > SMALLEST_MASS
     merged = dict(z)

@@ -1,17 +1,18 @@
-"""Masks of sparse models: how many weights each layer keeps, which ones, and how to send them."""
+"""Sparse models: how many weights each layer keeps, which ones, how they are sent and averaged."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from coterie.learning.updates import Gradients, Memory, Update
-from coterie.protocol import Params
-from coterie.protocol.trees import some_rows
+from coterie.protocol import Inbox, Params, Tree
+from coterie.protocol.trees import per_row, some_rows
 from coterie.randomness import Stream
 
 _KEYS_AT_ONCE = 1 << 22
@@ -86,6 +87,33 @@ def unpack(packed: dict[str, Params], sizes: dict[str, int]) -> dict[str, Params
         weights[name], masks[name] = full, mask.to(values.dtype)
     dense = {name: value.flatten(1) for name, value in packed["dense"].items()}
     return {"weights": weights, "masks": masks, "dense": dense}
+
+
+def intersection_mean(params: Params, masks: Params, inbox: Inbox) -> Params:
+    """m_i * sum_j m_j w_j / sum_j m_j; what stays dense, and what was not sent, as in a plain average."""
+    sizes = {name: mask[0].numel() for name, mask in masks.items()}
+    layout: list[tuple[str, str, int]] = []
+
+    def flat(payload: Tree, rows: Tensor) -> Tensor:
+        parts = unpack(cast(dict[str, Params], payload), sizes)
+        layout[:] = [(kind, name, part.shape[1]) for kind in parts for name, part in parts[kind].items()]
+        return torch.cat([part for kind in parts.values() for part in kind.values()], dim=1)
+
+    mean = inbox.mean_of(flat)
+    if mean is None:
+        return params
+    total = mean * per_row(inbox.count, mean).to(mean.device)
+    columns = total.split([width for _, _, width in layout], dim=1)
+    sums = {(kind, name): part for (kind, name, _), part in zip(layout, columns, strict=True)}
+    mixed = dict(params)
+    for name, own in params.items():
+        if name in masks:
+            mask = masks[name]
+            having = sums["masks", name].view(own.shape) + mask
+            mixed[name] = (sums["weights", name].view(own.shape) + own) / having.clamp(min=1) * mask
+        elif ("dense", name) in sums:
+            mixed[name] = (sums["dense", name].view(own.shape) + own) / per_row(inbox.count + 1, own).to(own)
+    return mixed
 
 
 def _to_bytes(bits: Tensor) -> Tensor:
