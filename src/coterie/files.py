@@ -1,28 +1,37 @@
-"""Files that a crash cannot leave half-written, and locks that it cannot leave behind."""
+"""One way to write files, to keep secrets and to lock.
+
+A crash leaves no half-written file. Only their owner reads secrets. A lock ends with the process that has it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import shlex
+import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from coterie.errors import RunFolderError
+from coterie.errors import ConfigError, RunFolderError
+
+if sys.platform != "win32":  # where there are no such locks
+    import fcntl
+
+SECRET, PUBLIC = 0o600, 0o644
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part.
 
     durable: also after a power failure; without it, only after the process is killed.
+    mode: of the new file, whatever the old one had.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
+        _create(temporary, content, durable, mode)
         os.replace(temporary, path)
     except OSError as error:
         raise RunFolderError(
@@ -31,6 +40,41 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True, mode: 
     finally:  # also after Ctrl-C
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+    if durable:
+        _sync_folder(path)
+
+
+def write_new(path: Path, content: bytes, mode: int = PUBLIC) -> None:
+    """Make a file that must not exist yet, on the disk when this returns; on failure there is none."""
+    try:
+        _create(path, content, True, mode)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already, and is not overwritten") from None
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror}") from None
+    _sync_folder(path)
+
+
+def read_secret(path: Path) -> bytes:
+    """The content of a file that nobody else may read."""
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # of the very file that is read
+            if mode & _OTHERS:
+                raise ConfigError(
+                    f"{path} holds a private key and others can read it (mode {mode:03o}); "
+                    f"run: chmod 600 {shlex.quote(str(path))}"
+                )
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def make_private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
@@ -44,20 +88,68 @@ def alone(lock: Path, *, wait: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if descriptor is not None:
-            with contextlib.suppress(OSError):  # while it is locked: later it might be somebody else's
-                lock.unlink()
-            os.close(descriptor)
+        with contextlib.suppress(OSError):  # while it is locked: later it might be somebody else's
+            lock.unlink()
+        os.close(descriptor)
 
 
-def _lock(path: Path, wait: bool) -> int | None:
-    """A descriptor of the locked file; None where there are no locks and nobody can be kept out."""
+def somebody_has(lock: Path) -> bool:
+    """Whether a process is within `alone` with this lock file."""
     try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
+        descriptor = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        if sys.platform != "win32":
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _create(path: Path, content: bytes, durable: bool, mode: int) -> None:
+    """Make a file that must not exist yet; on failure there is none."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+    except BaseException:  # also Ctrl-C
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    """A new or renamed file is on the disk only when its folder is."""
+    if sys.platform == "win32":  # which opens no folders
+        return
+    try:
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} is written, but a power failure may undo it: {error.strerror}"
+        ) from None
+
+
+def _lock(path: Path, wait: bool) -> int:
+    """A descriptor of the file, locked if there are locks here: else nobody can be kept out."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RunFolderError(f"cannot write in {path.parent}: {error.strerror}") from None
+        if sys.platform == "win32":
+            return descriptor
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_at(descriptor, path):

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from coterie.cli.peer.display import headline, neighbours
 from coterie.peer.exchange.committed import committed_rounds
-from coterie.peer.files import held, is_held
 from coterie.peer.watch.standing import Neighbour, Standing
 
 Command = Callable[..., Any]
@@ -102,14 +101,6 @@ def test_mistakes_are_told_in_a_line(coterie: Command, folder: Path) -> None:
     settings.write_text(settings.read_text().replace("number = 0", "number = 7"))
     file.write_text(file.read_text().replace("d-psdg", "d-psgd"))
     assert "number 7 is not in this experiment" in coterie("peer", "run", "--dir", "alice").stderr
-
-
-def test_a_state_folder_is_held_by_one_process(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    assert not is_held(state)
-    with held(state, "alice"):
-        assert is_held(state)
-    assert not is_held(state)
 
 
 def test_rounds_of_a_checkpoint_without_pytorch(tmp_path: Path) -> None:

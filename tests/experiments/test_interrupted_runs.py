@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import json
 import os
 import shutil
@@ -28,7 +27,6 @@ from coterie.cli import app
 from coterie.errors import DamagedRunError, RunFolderError, RunInUseError
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.setup.config import resolve
-from coterie.files import alone
 
 ROUNDS = 5
 EXPERIMENT: dict[str, Any] = {
@@ -47,7 +45,7 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 # kind, and the how-manieth call (or round) it happens at. A run makes 2 files at its start, then a checkpoint
-# after each round, then its result; each of them is one fsync and one replace, besides the records' fsyncs.
+# after each round, then its result; each of them is one replace and two fsyncs, besides the records' fsyncs.
 MOMENTS: list[tuple[str, float]] = [
     ("kill before replace", 2),
     ("kill before replace", 3),
@@ -321,19 +319,3 @@ def test_a_folder_is_claimed_by_one_of_those_who_make_it(tmp_path: Path) -> None
         RunFolder(tmp_path / "run").claim()
     with RunFolder(tmp_path / "run").claim():
         assert ".lock" in contents(tmp_path / "run")
-
-
-def test_nobody_gets_a_lock_on_a_deleted_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between opening the file and locking it, who had the lock may have ended and deleted the file."""
-    lock, original = tmp_path / ".lock", fcntl.flock
-
-    def after_the_other_has_ended(descriptor: int, operation: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", original)
-        lock.unlink()
-        original(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", after_the_other_has_ended)
-    with alone(lock, wait=False):
-        assert lock.exists()
-        with pytest.raises(BlockingIOError), alone(lock, wait=False):
-            pass

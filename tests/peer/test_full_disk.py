@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from peers_in_memory import Size, World
 from push_sum_mass import total_mass
 
+from coterie.errors import RunFolderError
+from coterie.peer.exchange.journal import Journal, ParcelId
 from coterie.peer.process import Pace
 from coterie.testing import Faults, run_virtually
 
@@ -45,6 +48,23 @@ def play(algorithm: str, folder: Path, **changes: Any) -> World:
     world = World(algorithm, folder, Size(peers=4, rounds=4, samples=6), pace=pace, **changes)
     run_virtually(world.play())
     return world
+
+
+def test_a_share_that_is_not_for_sure_on_the_disk_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender takes it back: after a restart it must not be found here too."""
+
+    def only_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    journal = Journal(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", only_files)
+        with pytest.raises(RunFolderError, match="a power failure may undo it"):
+            journal.keep(ParcelId(1, 0, 0), b"body")
+    assert not list(Journal(tmp_path).kept())
 
 
 @pytest.mark.parametrize("in_step", [True, False])

@@ -19,7 +19,7 @@ from coterie.errors import ContractError, RunFolderError
 from coterie.learning import Executor, Workers
 from coterie.protocol.trees import keep_offline, named_tensors, rebuilt
 from coterie.randomness import numpy_generator
-from coterie.simulation import Simulation, load_checkpoint, save_checkpoint, write_atomically
+from coterie.simulation import Simulation, load_checkpoint, save_checkpoint
 from coterie.topology import make
 from coterie.training import Training
 
@@ -48,45 +48,6 @@ def simulation() -> Iterator[Maker]:
             )
 
         yield build
-
-
-@pytest.mark.parametrize("call", ["os.fsync", "os.replace"])
-def test_failed_write_keeps_the_old_content(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(call, full)
-    with pytest.raises(RunFolderError, match="No space left on device"):
-        write_atomically(path, b"new")
-    monkeypatch.undo()
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"], "no temporary file is left"
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-
-
-def test_ctrl_c_while_writing_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_nowhere_to_write(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="missing"):
-        write_atomically(tmp_path / "missing" / "file", b"x")
 
 
 def test_failed_checkpoint_leaves_the_previous_one_readable(

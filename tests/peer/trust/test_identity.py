@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coterie.errors import ConfigError, PeerError, RefusedError
+from coterie.errors import ConfigError, RefusedError, RunFolderError
 from coterie.peer.trust import certificates
 from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import Card, card_of_authority
@@ -159,7 +159,7 @@ def test_an_interrupted_rotation_changes_nothing(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for problem, error in ((full, PeerError), (stopped, KeyboardInterrupt)):
+    for problem, error in ((full, RunFolderError), (stopped, KeyboardInterrupt)):
         with monkeypatch.context() as patch:
             patch.setattr(os, moment, problem)
             with pytest.raises(error):

@@ -15,7 +15,7 @@ from peers_in_memory import Size, World
 from coterie.errors import PeerError, UnreachableError
 from coterie.peer.watch import monitoring
 from coterie.peer.watch.exposition import exposition
-from coterie.peer.watch.monitoring import Monitor, Page, ask_standing, pages_of
+from coterie.peer.watch.monitoring import Monitor, Page, ask_standing, is_running, pages_of, running
 from coterie.peer.watch.standing import Standing, health_of, standing_of
 from coterie.testing import run_virtually
 
@@ -257,3 +257,13 @@ def test_a_stale_or_damaged_file_is_no_more_than_that(content: str, tmp_path: Pa
     (tmp_path / "monitor.json").write_text(content)
     with pytest.raises(UnreachableError):
         ask_standing(tmp_path)
+
+
+def test_one_process_runs_with_a_state(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert not is_running(state)
+    with running(state, "alice"):
+        assert is_running(state)
+        with pytest.raises(PeerError, match="alice is running already"), running(state, "alice"):
+            pass
+    assert not is_running(state)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.errors import ConfigError, RunFolderError
-from coterie.peer.files import write_new
+from coterie.files import write_new
 from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import card_of_authority
 from coterie.peer.trust.names import check_name

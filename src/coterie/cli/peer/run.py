@@ -16,8 +16,8 @@ from coterie.cli.peer.display import Display, accuracies
 from coterie.cli.problems import RunFailedError, note
 from coterie.errors import RunFolderError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
-from coterie.peer.files import held
 from coterie.peer.trust.settings import load_settings
+from coterie.peer.watch.monitoring import running
 from coterie.peer.watch.standing import standing_of
 from coterie.reporting.tables import in_bytes
 
@@ -39,7 +39,7 @@ def run(
         end_with_stdin()
     with ended_like_interrupted():
         settings = load_settings(folder)
-        with held(folder / "state", settings.name):
+        with running(folder / "state", settings.name):
             try:
                 _run(folder, json, quiet)
             except KeyboardInterrupt:  # before there was a loop that stops in good order

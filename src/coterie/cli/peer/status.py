@@ -16,16 +16,15 @@ from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, l
 from coterie.experiments.setup.config import load_toml
 from coterie.experiments.setup.schema import Experiment
 from coterie.peer.exchange.committed import committed_rounds
-from coterie.peer.files import is_held
 from coterie.peer.trust.settings import load_settings
-from coterie.peer.watch.monitoring import ask_standing
+from coterie.peer.watch.monitoring import ask_standing, is_running
 from coterie.reporting.tables import show
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:
     """Ask the running peer how it stands; if none runs, show what it has on disk."""
     load_settings(folder)  # refuses a folder that is not a peer's
-    running, standing, problem = is_held(folder / "state"), None, ""
+    running, standing, problem = is_running(folder / "state"), None, ""
     if running:
         try:
             standing = ask_standing(folder / "state")

@@ -81,8 +81,6 @@ class RunFolder:
             raise RunInUseError(
                 f"{self.path} is in use by another process; wait until its run has ended"
             ) from None
-        except OSError as error:
-            raise RunFolderError(f"cannot write in {self.path}: {error.strerror}") from None
         return self
 
     def experiment(self) -> Experiment:

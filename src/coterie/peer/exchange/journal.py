@@ -105,6 +105,7 @@ class Journal:
             self._write(parcel.file("in"), body)
         except RunFolderError:
             self.ledger.denied.add(parcel)  # its sender takes it back: a copy must not count once more
+            self._remove(parcel.file("in"))  # written perhaps, but not for sure on the disk
             raise
 
     def kept(self) -> Iterator[tuple[ParcelId, bytes]]:

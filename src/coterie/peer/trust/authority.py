@@ -16,11 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coterie.errors import ConfigError
-from coterie.files import write_atomically
-from coterie.peer.files import locked
+from coterie.files import alone, write_atomically
 from coterie.peer.trust import certificates
 from coterie.peer.trust.certificates import AUTHORITY_DAYS, PEER_DAYS, PublicKey
-from coterie.peer.trust.credentials import Credentials
+from coterie.peer.trust.credentials import LOCK_FILE, Credentials
 
 AUTHORITY_FILE = "authority.pem"
 ISSUED_FILE = "issued.csv"
@@ -79,7 +78,7 @@ class Authority(Credentials):
         problem = certificates.wrong_dates(self.certificate)
         if problem:
             raise ConfigError(f"the authority {self.name!r} {problem}; make a new one")
-        with locked(self.folder):
+        with alone(self.folder / LOCK_FILE, wait=True):
             issued = self._issued()
             _refuse_reuse(name, _key_digest(public), issued, replace)
             certificate = certificates.issue(

@@ -13,10 +13,11 @@ from typing import ClassVar, TypeVar
 from cryptography import x509
 
 from coterie.errors import ConfigError
-from coterie.peer.files import SECRET, make_private_folder, read_secret, replace_secret, write_new
+from coterie.files import SECRET, make_private_folder, read_secret, write_atomically, write_new
 from coterie.peer.trust import certificates
 from coterie.peer.trust.certificates import PrivateKey
 
+LOCK_FILE = ".lock"  # exists while a folder's files are changed
 _Own = TypeVar("_Own", bound="Credentials")
 
 
@@ -64,7 +65,7 @@ class Credentials:
 
     def _replacing(self: _Own) -> _Own:
         """Written in place of the one that its folder has, which stays until this one is complete."""
-        replace_secret(self.path, self._pem())
+        write_atomically(self.path, self._pem(), mode=SECRET)
         return self
 
     def _pem(self) -> bytes:

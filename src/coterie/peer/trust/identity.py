@@ -10,7 +10,7 @@ from typing import Protocol
 from cryptography import x509
 
 from coterie.errors import ConfigError
-from coterie.peer.files import read_secret
+from coterie.files import read_secret
 from coterie.peer.trust import certificates
 from coterie.peer.trust.certificates import PEER_DAYS, PrivateKey
 from coterie.peer.trust.credentials import Credentials

@@ -8,7 +8,8 @@ that no authority can speak for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +19,10 @@ from pydantic import BaseModel, ConfigDict
 
 from coterie import toml_tables
 from coterie.errors import ConfigError, RefusedError
-from coterie.files import write_atomically
-from coterie.peer.files import locked
+from coterie.files import alone, write_atomically
 from coterie.peer.trust import certificates
 from coterie.peer.trust.cards import AuthorityCard, Card, card_from_table
+from coterie.peer.trust.credentials import LOCK_FILE
 from coterie.peer.trust.names import PeerName
 from coterie.registry import nearest
 
@@ -74,8 +75,7 @@ class Roster:
 
     def add(self, *cards: Card | AuthorityCard, replace: bool = False) -> None:
         """Trust cards, all or none. replace: also when a name has another certificate already."""
-        with locked(self.path.parent):
-            self._read_before_change()
+        with self._changing():
             members, authorities = dict(self.members), dict(self.authorities)
             revoked = dict(self.revoked)
             for card in cards:
@@ -94,8 +94,7 @@ class Roster:
 
     def remove(self, name: str) -> None:
         """Trust a member, or an authority, no more."""
-        with locked(self.path.parent):
-            self._read_before_change()
+        with self._changing():
             members, authorities = dict(self.members), dict(self.authorities)
             card = members.pop(name, None) or authorities.pop(name, None)
             if card is None:
@@ -151,10 +150,16 @@ class Roster:
             if not certificates.wrong_dates(authority.x509)
         )
 
-    def _read_before_change(self) -> None:
-        """Not `refresh`: a file that cannot be read must not be overwritten with what was read before."""
-        if self.path.exists():
-            self._read()
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Only one process at a time reads the file and writes it anew.
+
+        Not `refresh`: a file that cannot be read must not be overwritten with what was read before.
+        """
+        with alone(self.path.with_name(LOCK_FILE), wait=True):
+            if self.path.exists():
+                self._read()
+            yield
 
     def _stamp_of_file(self) -> Stamp | None:
         try:

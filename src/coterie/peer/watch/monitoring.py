@@ -12,7 +12,7 @@ import http.client
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from coterie.errors import PeerError, UnreachableError
-from coterie.files import write_atomically
+from coterie.files import alone, make_private_folder, somebody_has, write_atomically
 from coterie.peer.trust.names import split_address
 from coterie.peer.watch import exposition
 from coterie.peer.watch.standing import Standing, health_of, standing_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.peer.process import Peer
 
 MONITOR_FILE = "monitor.json"
+_LOCK_FILE = "lock"
 _LONGEST_REQUEST = 8192  # bytes of request line and headers
 _SECONDS = 2.0  # for one request and its answer
 _CONNECTIONS = 16
@@ -36,6 +37,23 @@ _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
 _log = logging.getLogger("coterie.peer")
+
+
+@contextlib.contextmanager
+def running(state: Path, whose: str) -> Iterator[None]:
+    """Only one process runs with a peer's state; PeerError when another does."""
+    make_private_folder(state)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone(state / _LOCK_FILE, wait=False))
+        except BlockingIOError:
+            raise PeerError(f"{whose} is running already, with the state in {state}") from None
+        yield
+
+
+def is_running(state: Path) -> bool:
+    """Whether a process runs with a peer's state."""
+    return somebody_has(state / _LOCK_FILE)
 
 
 class Page(NamedTuple):
