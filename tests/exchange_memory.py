@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from coterie.experiments.real_peers.joining import join
-from coterie.protocol import Exchange, Inbox
+from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.post import Exchanged
+from coterie.protocol import Exchange
 
 
 def memory(which: str) -> int:
@@ -28,10 +30,10 @@ def main(folder: Path) -> None:
     post, base = joining.peer.post, []
     exchange = post.exchange
 
-    async def measured(what: Exchange, round: int, slot: int) -> Inbox:
+    async def measured(what: Exchange, at: Position, *, repeated: bool) -> Exchanged:
         Path("/proc/self/clear_refs").write_text("5")  # the most so far begins anew
         base.append(memory("VmRSS"))
-        return await exchange(what, round, slot)
+        return await exchange(what, at, repeated=repeated)
 
     post.exchange = measured  # type: ignore[method-assign, assignment]
     asyncio.run(joining.run())

@@ -17,16 +17,12 @@ def total_mass(peers: Mapping[int, Peer]) -> float:
     total = 0.0
     for peer in peers.values():
         total += float(peer.state.mass[0]) + float(getattr(peer.state, "mass_in_flight", torch.zeros(1))[0])
-        used = peer.journal.ledger.taken
-        total += sum(_share_mass(peer, body) for parcel, body in peer.journal.kept() if parcel not in used)
+        kept = (peer.journal.kept_body(parcel) for parcel in peer.holdings.unused())
+        total += sum(_share_mass(peer, body) for body in kept)
         for parcel in peer.doubts.open:
-            if not _arrived(peers[parcel.number], ParcelId(peer.number, parcel.round, parcel.slot)):
+            if not peers[parcel.number].holdings.owns(ParcelId(peer.number, parcel.round, parcel.slot)):
                 total += _share_mass(peer, peer.journal.doubted(parcel))
     return total
-
-
-def _arrived(receiver: Peer, parcel: ParcelId) -> bool:
-    return parcel in receiver.journal.ledger.taken or parcel in receiver.mailbox.held
 
 
 def _share_mass(peer: Peer, body: bytes) -> float:

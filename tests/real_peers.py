@@ -6,6 +6,7 @@ has imported PyTorch already, which saves seconds for each; `executed=True` star
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
 import json
@@ -223,7 +224,10 @@ class Swarm:
 
     def peers(self) -> dict[int, Peer]:
         """Everyone as the folders have it, not running."""
-        return {number: self.join(number).peer for number in range(self.nodes)}
+        peers = {number: self.join(number).peer for number in range(self.nodes)}
+        for peer in peers.values():
+            asyncio.run(peer.load())
+        return peers
 
     def accuracies(self) -> list[float]:
         """Of the last round, at the end of it; without a hub's."""

@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,23 +19,20 @@ from torch import Tensor
 from coterie.errors import PeerError, RefusedError, RunFolderError
 from coterie.learning import LearningNode
 from coterie.peer.exchange.doubts import Doubts
-from coterie.peer.exchange.journal import Journal, ParcelId
-from coterie.peer.exchange.mailbox import FreeMailbox, Mailbox
-from coterie.peer.exchange.membership import Acquaintance, Membership, stop
+from coterie.peer.exchange.journal import Holdings, Journal, ParcelId
+from coterie.peer.exchange.mailbox import FreeMailbox, Mailbox, StepMailbox
+from coterie.peer.exchange.membership import NOT_STARTED, Acquaintance, Membership, Position, stop
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.post import Post
 from coterie.peer.exchange.sealing import Sealing, Sign, Verify
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Body, Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
-from coterie.protocol import Algorithm, Exchange, Inbox, Params
-from coterie.protocol.trees import keep_offline
+from coterie.peer.turn import Turn, Work, in_thread
+from coterie.protocol import Algorithm
 from coterie.topology import Topology
 
 _log = logging.getLogger("coterie.peer")
-
-Work: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs something that takes long without stopping the event loop."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +84,11 @@ class Peer:
     sign: Sign | None = None
     verify: Verify | None = None
     evaluates: Callable[[int], bool] = lambda round: True
-    work: Work | None = None
+    work: Work = in_thread
     observer: Callable[[RoundReport], None] | None = None
 
-    state: Any = None
+    state: Any = None  # None: not loaded yet
+    joined: bool = False
     finished: bool = False
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -107,20 +104,19 @@ class Peer:
             self.pace.heartbeat,
             self.pace.suspect_after,
         )
-        self._begin_node(-1)
-        self.state = self.journal.load(self.algorithm.init(self.node))
+        self.journal.recover()
+        self.holdings = Holdings(self.journal)
         self.mailbox = self._mailbox()
-        self.mailbox.begin(self.journal.round)
+        self.mailbox.begin(Position(self.journal.round, 0))
         self.sealing = self._sealing()
         self.doubts = Doubts(self.name, self.journal, self.membership, self.transport, self.metrics)
         self.post = self._post()
-        self.joined = False
 
     def _mailbox(self) -> Mailbox:
         patience = self.pace.deadline
         if self.in_step:
-            return Mailbox(self.journal, self._changed, patience)
-        return FreeMailbox(self.journal, self._changed, patience, staleness=self.staleness)
+            return StepMailbox(self.holdings, self._changed, patience)
+        return FreeMailbox(self.holdings, self._changed, patience, self.staleness)
 
     def _sealing(self) -> Sealing:
         return Sealing(
@@ -183,7 +179,7 @@ class Peer:
             return Receipt(sender=self.name, duplicate=not fresh), b""
         if isinstance(head, Inquiry):
             parcel = ParcelId(member.number, head.round, head.slot)
-            return Finding(sender=self.name, taken=self.mailbox.finding(parcel)), b""
+            return Finding(sender=self.name, taken=self.holdings.finding(parcel)), b""
         if isinstance(head, SealStep):
             content = body if isinstance(body, bytes) else body.read_bytes()
             return self.sealing.take(member.number, head, content)
@@ -196,22 +192,32 @@ class Peer:
         return member
 
     def _hello(self) -> Hello:
-        at = self.mailbox.at
+        position = self.post.position if self.joined else NOT_STARTED
         return Hello(
             sender=self.name,
             number=self.number,
             digest=self.digest,
             address=self.address,
-            round=at.round if self.joined else -1,
-            slot=at.slot + self.post.served if self.joined else 0,
+            round=position.round,
+            slot=position.slot,
             finished=self.finished,
             addresses=self.membership.addresses(),
         )
 
     # --- the rounds ------------------------------------------------------------------------------
 
+    async def load(self) -> None:
+        """The committed state, or a new one, for which an algorithm may train: so it is made in the worker.
+
+        To be done before the peer listens: until then the others wait for it as for one that has not come.
+        """
+        self._begin_node(-1)
+        self.state = await self.work(lambda: self.journal.load(self.algorithm.init(self.node)))
+
     async def run(self) -> None:
         """Join, learn, finish."""
+        if self.state is None:
+            await self.load()
         self.metrics.began = asyncio.get_running_loop().time()
         background = [asyncio.create_task(self.membership.beat()), asyncio.create_task(self._settle())]
         try:
@@ -247,7 +253,7 @@ class Peer:
         if len(alive) < len(everyone):
             _log.warning("going on without %s", sorted(everyone - set(alive)))
         if begun is not None:
-            self.mailbox.begin(begun)
+            self.mailbox.begin(Position(begun, 0))
         self.joined = True
 
     def _nobody(self) -> str:
@@ -261,52 +267,41 @@ class Peer:
     def _catch_up(self) -> None:
         """Go where the others are: rounds that they played without us are over."""
         there = max((self.membership.position(n).round for n in self._busy()), default=0) - 1
-        self.mailbox.begin(max(self.journal.round, min(there, self.rounds - 1)))
+        self.mailbox.begin(Position(max(self.journal.round, min(there, self.rounds - 1)), 0))
 
     async def _round(self) -> None:
         started = asyncio.get_running_loop().time()
-        round = self.mailbox.at.round
-        skipped = round - self.journal.round
-        self._begin_node(round)
-        self.post.late, self.post.conserved, self.post.heard = False, [], []
-        self.post.repeated = self.journal.begun() == round
+        turn = self._turn(self.mailbox.at.round)
+        skipped = turn.round - self.journal.round
         if bool(self.node.online[0]):
-            state = await self._play(round)
-            self.state = keep_offline(self.state, state, self.node.online)
-            self.post.tidy()
-        accuracy = await self._work(self._evaluate) if self.node.evaluating else {}
-        self.journal.commit(self.state, round + 1, self.post.conserved, self.doubts.open)
-        self.mailbox.committed(self.post.conserved)
+            self.state = await turn.play(self.state)
+        accuracy = await turn.accuracy(self.state)
+        self.journal.commit(self.state, turn.round + 1, turn.conserved, self.doubts.open)
+        self.holdings.committed(turn.conserved)
         self.metrics.rounds += 1
-        self.mailbox.begin(round + 1)
-        if self.post.late and self.in_step:  # others did not wait for us
+        self.mailbox.begin(Position(turn.round + 1, 0))
+        if turn.late and self.in_step:  # others did not wait for us
             self._catch_up()
         seconds = asyncio.get_running_loop().time() - started
-        self._note(seconds, accuracy)
+        self._note(turn, seconds, accuracy)
         if self.observer is not None:
             loss = float(self.node.train_loss[0])
-            self.observer(RoundReport(round, seconds, loss, accuracy, dict(self.node.recorded), skipped))
+            self.observer(RoundReport(turn.round, seconds, loss, accuracy, dict(self.node.recorded), skipped))
 
-    def _note(self, seconds: float, accuracy: Mapping[str, float]) -> None:
+    def _turn(self, round: int) -> Turn:
+        self._begin_node(round)
+        repeated = self.journal.begun() == round
+        return Turn(round, self.algorithm, self.node, self.post, self.work, repeated)
+
+    def _note(self, turn: Turn, seconds: float, accuracy: Mapping[str, float]) -> None:
         """For whoever looks on: learned weights, or else equal ones for those whose payloads were used."""
         self.metrics.seconds.append(seconds)
         self.metrics.accuracy.update(accuracy)
-        learned, heard = self.node.recorded.get("collaboration"), self.post.heard
+        learned = self.algorithm.collaboration(self.state)
         if learned is not None:
             self.metrics.learned = {n: float(w) for n, w in enumerate(learned[0]) if n != self.number}
-        if heard:
-            self.metrics.used = dict.fromkeys(heard, 1 / len(heard))
-
-    async def _play(self, round: int) -> Any:
-        """Drive the algorithm's generator; training happens inside it, in the worker."""
-        generator = self.algorithm.round(self.state, self.node)
-        answer: Inbox | None = None
-        for slot in range(1_000_000):
-            result = await self._work(partial(_advance, generator, answer))
-            if not isinstance(result, Exchange):
-                return result.state
-            answer = await self.post.exchange(result, round, slot)
-        raise PeerError(f"round {round} does not end")
+        if turn.heard:
+            self.metrics.used = dict.fromkeys(turn.heard, 1 / len(turn.heard))
 
     def _begin_node(self, round: int) -> None:
         online = self.topology.online(max(round, 0))[self.number : self.number + 1]
@@ -314,21 +309,6 @@ class Peer:
             online = torch.ones(1, dtype=torch.bool)
         evaluating = round >= 0 and self.evaluates(round)
         self.node.begin(round, self.topology.graph(max(round, 0)), online, evaluating=evaluating)
-
-    def _evaluate(self) -> dict[str, float]:
-        """The peer's own test data at both points of the round."""
-        if not int(self.node.federation.test.sizes[0]):
-            return {}
-        return {
-            point: float(self.node.evaluate(self._shown(point)).accuracy[0])
-            for point in ("after_local", "after_mixing")
-        }
-
-    def _shown(self, point: str) -> Params:
-        return self.node.shown.get(point) or self.algorithm.personal(self.state)
-
-    async def _work(self, task: Callable[[], Any]) -> Any:
-        return await (asyncio.to_thread(task) if self.work is None else self.work(task))
 
     # --- around ----------------------------------------------------------------------------------
 
@@ -356,16 +336,3 @@ class Peer:
         """The living who are not finished."""
         alive = filter(self.membership.alive, self.roster())
         return [n for n in alive if not self.membership.presence(n).finished]
-
-
-@dataclass(frozen=True)
-class _Finished:
-    state: Any
-
-
-def _advance(generator: Any, inbox: Inbox | None) -> Exchange | _Finished:
-    try:
-        exchange: Exchange = generator.send(inbox)
-    except StopIteration as stopped:
-        return _Finished(stopped.value)
-    return exchange

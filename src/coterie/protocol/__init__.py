@@ -2,7 +2,7 @@
 
 from coterie.protocol.algorithm import Algorithm, Facts, ModelAlgorithm, ModelState, Point, Presets, Round
 from coterie.protocol.exchange import Exchange, Links
-from coterie.protocol.inbox import Bundle, Inbox, SealedInbox, average
+from coterie.protocol.inbox import Bundle, Bundled, Inbox, SealedInbox, average
 from coterie.protocol.node import Batch, Loss, Node, Prepare, Samples, Scores
 from coterie.protocol.patterns import everyone, from_hub, pull, sample_clients, to_hub
 from coterie.protocol.trees import Params, Tree
@@ -11,6 +11,7 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Bundle",
+    "Bundled",
     "Exchange",
     "Facts",
     "Inbox",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +29,22 @@ def one_after_another(work: Callable[[Any], object], things: Sequence[Any]) -> N
         work(thing)
 
 
+class Bundled(Protocol):
+    """Messages whose payloads are rows of one stacked tree, in memory (`Bundle`) or elsewhere."""
+
+    @property
+    def payload(self) -> Tree: ...
+
+    @property
+    def source(self) -> Tensor: ...
+
+    @property
+    def rows(self) -> Tensor: ...
+
+    @property
+    def senders(self) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Bundle:
     """Messages whose payloads are rows of one stacked tree."""
@@ -50,7 +66,7 @@ class Inbox:
 
     def __init__(
         self,
-        parcels: Sequence[Bundle],
+        parcels: Sequence[Bundled],
         n_rows: int,
         came_back: Callable[[], Tree] | None = None,
         spread: Spread = one_after_another,
@@ -230,7 +246,7 @@ class WeightedSum:
 
     @classmethod
     def of(
-        cls, parcel: Bundle, weights: Tensor | None, n_rows: int, spread: Spread = one_after_another
+        cls, parcel: Bundled, weights: Tensor | None, n_rows: int, spread: Spread = one_after_another
     ) -> WeightedSum:
         return cls.over(parcel.source, parcel.rows, n_rows, weights, spread)
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from coterie.protocol.inbox import Bundle, SealedInbox, WeightedSum
+from coterie.protocol.inbox import Bundled, SealedInbox, WeightedSum
 from coterie.protocol.secure_sum import (
     FixedPoint,
     Form,
@@ -47,11 +47,11 @@ class QuantisedInbox(SealedInbox):
 
     def __init__(
         self,
-        parcels: Sequence[Bundle],
+        parcels: Sequence[Bundled],
         n_rows: int,
         came_back: Callable[[], Tree] | None = None,
         *,
-        missing: Sequence[Bundle] = (),
+        missing: Sequence[Bundled] = (),
     ) -> None:
         """missing: messages that were sent and did not arrive; they count as members that dropped out."""
         super().__init__(parcels, n_rows, came_back)
@@ -181,7 +181,7 @@ SEALED_INBOXES: dict[SealingKind, type[QuantisedInbox]] = {
 }
 
 
-def _messages_to(row: int, parcels: Sequence[Bundle]) -> Iterator[tuple[Tree, int]]:
+def _messages_to(row: int, parcels: Sequence[Bundled]) -> Iterator[tuple[Tree, int]]:
     for parcel in parcels:
         for source in parcel.source[parcel.rows == row].tolist():
             yield parcel.payload, source

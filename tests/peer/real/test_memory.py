@@ -28,8 +28,9 @@ def test_large_models_and_many_neighbours(answered: bool, tmp_path: Path) -> Non
     table = experiment(peers=NEIGHBOURS + 1, rounds=1, model=f"mlp({hidden})")
     table |= {"splitting": {"samples_per_peer": 20, "test_samples_per_peer": 10}}
     swarm = Swarm(tmp_path, table, settings={"join_seconds": 600.0, "deadline": 600.0, "suspect_after": 60.0})
-    payload = swarm.join(1).peer.algorithm.personal(swarm.join(1).peer.state)
-    body = encode_tree(payload)
+    peer = swarm.join(1).peer
+    asyncio.run(peer.load())
+    body = encode_tree(peer.algorithm.personal(peer.state))
     assert len(body) > 0.99 * MODEL
 
     async def play() -> dict[str, int]:

@@ -17,6 +17,7 @@ from real_peers import PATIENCE, Swarm, experiment, slow_model
 from coterie.cli.peer.cards import distrust
 from coterie.errors import PeerError, RefusedError
 from coterie.experiments.real_peers.joining import Joining
+from coterie.peer.exchange.mailbox import StepMailbox
 from coterie.peer.network.messages import Head, Parcel, Receipt, decode_tree, encode_tree
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import ROSTER_FILE, Roster, roster_text
@@ -141,6 +142,7 @@ def test_parcels_that_are_not_right_are_refused(tmp_path: Path) -> None:
     async def misbehave() -> None:
         await actor.transport.start(actor)
         await happens(lambda: "peer-0" in actor.received)
+        assert isinstance(peer.mailbox, StepMailbox)
         assert peer.mailbox.wanted is not None
         good = actor.received["peer-0"]
         tree = decode_tree(good, peer.mailbox.wanted.like)

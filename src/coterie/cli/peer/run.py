@@ -14,7 +14,7 @@ from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import Display, accuracies
 from coterie.cli.problems import RunFailedError, note
-from coterie.errors import RunFolderError
+from coterie.errors import DamagedRunError, RunFolderError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
 from coterie.peer.trust.settings import load_settings
 from coterie.peer.watch.monitoring import running
@@ -65,6 +65,8 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
         note(f"{joining.peer.name} goes on after round {done} of {rounds}", quiet)
     try:
         asyncio.run(_learn(joining, display))
+    except DamagedRunError:
+        raise  # it cannot go on
     except RunFolderError as error:  # it was fine at the start: no mistake of the user's
         raise RunFailedError(f"{error}; {_go_on(folder)}") from None
     _report(joining, json, quiet)

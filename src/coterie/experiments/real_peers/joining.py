@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -41,7 +40,7 @@ _MOST_STRANGERS = 1000  # of whom a refusal is logged
 
 @dataclass
 class Joining:
-    """A peer that is ready to run. `stop` may be called from a signal handler of the loop."""
+    """A peer that is ready to run."""
 
     folder: Path
     settings: PeerSettings
@@ -50,24 +49,19 @@ class Joining:
     peer: Peer
     transport: TlsTransport
     monitor: Monitor | None  # None: not wanted
-    _task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def run(self) -> None:
         """Listen, learn, and stop listening."""
+        await self.peer.load()
         await self.transport.start(self.peer)
         try:
             if self.monitor is not None:
                 await self.monitor.start()
-            self._task = asyncio.ensure_future(self.peer.run())
-            await self._task
+            await self.peer.run()
         finally:
             if self.monitor is not None:
                 await self.monitor.stop()
             await self.transport.stop()
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 @dataclass

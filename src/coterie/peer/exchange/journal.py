@@ -12,8 +12,9 @@ doubt-R-S-N.safetensors  an own conserved parcel to N of which nobody knows yet 
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from coterie.errors import RunFolderError
+from coterie.errors import DamagedRunError, RunFolderError
 from coterie.files import write_atomically
 from coterie.protocol.trees import named_tensors, rebuilt
 
@@ -80,14 +81,19 @@ class Journal:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint.safetensors"
 
-    def load(self, fresh: S) -> S:
-        """The committed state, or the fresh one if there is none; clears what a crash left behind."""
-        state = self.read(fresh) if self.checkpoint.exists() else fresh
+    def recover(self) -> None:
+        """Find out where the checkpoint is, without its tensors; clear what a crash left behind."""
+        if self.checkpoint.exists():
+            with self._opened() as file:
+                self._take_notes(file.metadata())
         self.ledger.denied.update(self._named("no", ""))
         self._clear_parcels()
         for half_written in self.folder.glob(".*.tmp"):
             self._remove(half_written.name)
-        return state
+
+    def load(self, fresh: S) -> S:
+        """The committed state, or the fresh one if there is none."""
+        return self.read(fresh) if self.checkpoint.exists() else fresh
 
     def begin(self, round: int) -> None:
         """From here on the round must be finished, also after a crash."""
@@ -108,10 +114,12 @@ class Journal:
             self._remove(parcel.file("in"))  # written perhaps, but not for sure on the disk
             raise
 
-    def kept(self) -> Iterator[tuple[ParcelId, bytes]]:
+    def kept(self) -> list[ParcelId]:
         """Parcels that are not yet part of the committed state."""
-        for parcel in self._named("in"):
-            yield parcel, (self.folder / parcel.file("in")).read_bytes()
+        return self._named("in")
+
+    def kept_body(self, parcel: ParcelId) -> bytes:
+        return (self.folder / parcel.file("in")).read_bytes()
 
     def deny(self, parcel: ParcelId) -> None:
         self._write(parcel.file("no", ""), b"")
@@ -155,23 +163,14 @@ class Journal:
 
     def read(self, fresh: S) -> S:
         """The committed state; nothing on disk is changed, so that a running peer does not notice."""
-        try:
-            with safe_open(str(self.checkpoint), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise RunFolderError(f"{self.checkpoint} is not a readable checkpoint: {error}") from None
-        if metadata.get("format") != _FORMAT:
-            raise RunFolderError(f"{self.checkpoint} is not a peer's checkpoint of this version of Coterie")
-        notes = json.loads(metadata["notes"])
-        self.round = int(notes["round"])
-        self.ledger = Ledger(*({ParcelId(*item) for item in notes[name]} for name in ("taken", "denied")))
-        self.doubts = {ParcelId(*item) for item in notes["doubts"]}
+        with self._opened() as file:
+            self._take_notes(file.metadata())
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
         def saved(name: str, like: Tensor) -> Tensor:
             tensor = tensors.get(name)
             if tensor is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
-                raise RunFolderError(
+                raise DamagedRunError(
                     f"{self.checkpoint} does not fit this experiment: {name!r} is missing or has another "
                     "shape; a new experiment needs a new state folder"
                 )
@@ -179,6 +178,22 @@ class Journal:
             return moved
 
         return rebuilt(fresh, saved)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            with safe_open(str(self.checkpoint), framework="pt") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            raise DamagedRunError(f"{self.checkpoint} is not a readable checkpoint: {error}") from None
+
+    def _take_notes(self, metadata: Mapping[str, str] | None) -> None:
+        if not metadata or metadata.get("format") != _FORMAT:
+            raise DamagedRunError(f"{self.checkpoint} is not a peer's checkpoint of this version of Coterie")
+        notes = json.loads(metadata["notes"])
+        self.round = int(notes["round"])
+        self.ledger = Ledger(*({ParcelId(*item) for item in notes[name]} for name in ("taken", "denied")))
+        self.doubts = {ParcelId(*item) for item in notes["doubts"]}
 
     def _named(self, kind: str, suffix: str = ".safetensors") -> list[ParcelId]:
         return [ParcelId.of_file(path) for path in sorted(self.folder.glob(f"{kind}-*{suffix}"))]
@@ -191,3 +206,42 @@ class Journal:
             (self.folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise RunFolderError(f"cannot remove {self.folder / name}: {error.strerror}") from None
+
+
+class Holdings:
+    """Conserved parcels of others that this peer has taken. Each counts once, despite copies and crashes."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._unused = set(journal.kept())  # not in a committed state yet
+
+    def owns(self, parcel: ParcelId) -> bool:
+        return parcel in self._unused or parcel in self._journal.ledger.taken
+
+    def denied(self, parcel: ParcelId) -> bool:
+        """Whether its sender was told that it is not taken, so that it never may be."""
+        return parcel in self._journal.ledger.denied
+
+    def finding(self, parcel: ParcelId) -> bool:
+        """Whether a parcel was taken. A no is final: the parcel will not be taken later."""
+        if self.owns(parcel):
+            return True
+        if not self.denied(parcel):
+            self._journal.deny(parcel)
+        return False
+
+    def keep(self, parcel: ParcelId, body: bytes) -> None:
+        """From now on it is this peer's own, also after a crash."""
+        self._journal.keep(parcel, body)
+        self._unused.add(parcel)
+
+    def unused(self) -> list[ParcelId]:
+        """Those that are not part of a committed state yet."""
+        return sorted(self._unused)
+
+    def body(self, parcel: ParcelId) -> bytes:
+        return self._journal.kept_body(parcel)
+
+    def committed(self, parcels: Iterable[ParcelId]) -> None:
+        """These are part of the committed state."""
+        self._unused -= set(parcels)

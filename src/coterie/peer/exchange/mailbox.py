@@ -2,23 +2,27 @@
 
 A parcel that comes before its exchange waits at the sender: its body is not even transferred until the
 exchange opens. So a peer holds the bodies of one exchange at most, and large ones in files.
+
+`StepMailbox` is for peers that keep step, `FreeMailbox` for those that go at their own pace.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from coterie.errors import RefusedError
-from coterie.peer.exchange.journal import Journal, ParcelId
+from coterie.peer.exchange.journal import Holdings, ParcelId
 from coterie.peer.exchange.membership import START, Position
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Body, Parcel, TreeShape, decode_tree
-from coterie.protocol import Bundle, Tree
+from coterie.protocol import Bundle, Bundled, Tree
 
 _HEADER_SLACK = 4096  # bytes by which the header of an equal payload may differ
 
@@ -40,11 +44,11 @@ class Delivered:
     tree: Tree | None
     file: Path | None = None
 
-    def messages(self, wanted: Wanted) -> Bundle:
+    def messages(self, wanted: Wanted) -> Bundled:
         row = torch.zeros(1, dtype=torch.long)
         sender = torch.tensor([self.parcel.number])
         if self.file is not None:
-            return _OnDisk(self.file, wanted.like, row, sender)
+            return _OnDisk(self.file, wanted.like, row, row, sender)
         assert self.tree is not None
         return Bundle(self.tree, row, row, sender)
 
@@ -53,154 +57,129 @@ class Delivered:
             self.file.unlink(missing_ok=True)
 
 
-class _OnDisk(Bundle):
+@dataclass(frozen=True)
+class _OnDisk:
     """A parcel that is read anew whenever it is looked at, so that only one at a time fills the memory."""
 
-    def __init__(self, file: Path, like: TreeShape, row: torch.Tensor, sender: torch.Tensor) -> None:
-        for name, value in {"_file": file, "_like": like}.items():
-            object.__setattr__(self, name, value)
-        for name, value in {"source": row, "rows": row, "senders": sender}.items():
-            object.__setattr__(self, name, value)
+    file: Path
+    like: TreeShape
+    source: Tensor
+    rows: Tensor
+    senders: Tensor
 
     @property
     def payload(self) -> Tree:
-        file: Path = self._file  # type: ignore[attr-defined]
-        like: TreeShape = self._like  # type: ignore[attr-defined]
-        return decode_tree(file, like)
+        return decode_tree(self.file, self.like)
+
+
+class Mailbox(Protocol):
+    """What a peer needs of its mailbox, whether it keeps step with the others or not."""
+
+    at: Position
+
+    def begin(self, at: Position) -> None:
+        """Go to an exchange that is not open for parcels yet."""
+
+    def open(self, at: Position, wanted: Wanted) -> None:
+        """Parcels of this exchange are wanted from now on."""
+
+    def close(self, expected: set[int] | None, *, once: bool) -> list[Delivered]:
+        """End the open exchange; what this peer uses of it, by sender.
+
+        expected: whom it should hear from, None: anyone. once: what is used now is not used again.
+        """
+
+    def silent(self, senders: set[int]) -> set[int]:
+        """Those of whom the open exchange has heard nothing, and for whom it waits."""
+
+    def keeps(self, item: Delivered) -> bool:
+        """Whether something that was used may be used again."""
+
+    def admit(self, number: int, head: Parcel, size: int) -> Awaitable[None] | None:
+        """Refuse a parcel, want it now, or wait until its exchange is open."""
+
+    def take(self, number: int, head: Parcel, body: Body) -> bool:
+        """Take an admitted parcel; False if it had been taken before."""
 
 
 @dataclass
-class Mailbox:
+class StepMailbox:
     """Parcels of peers that keep step: those of the open exchange are taken, later ones wait.
 
     patience: how long a sender may wait for its exchange to open.
     """
 
-    journal: Journal
+    holdings: Holdings
     changed: Signal
     patience: float
     at: Position = START
     wanted: Wanted | None = None  # None: the exchange `at` is not open yet
     delivered: dict[int, Delivered] = field(default_factory=dict)
     nothing_from: set[int] = field(default_factory=set)  # who said that it has nothing for us
-    held: set[ParcelId] = field(init=False)  # conserved parcels that are not in a committed state yet
 
-    def __post_init__(self) -> None:
-        self.held = {parcel for parcel, _ in self.journal.kept()}
+    def begin(self, at: Position) -> None:
+        self._move(at, None)
 
-    @property
-    def heard(self) -> set[int]:
-        return self.delivered.keys() | self.nothing_from
-
-    def begin(self, round: int, slot: int = 0) -> None:
-        """Go to an exchange that is not open for parcels yet."""
-        self._move(Position(round, slot), None)
-
-    def open(self, round: int, slot: int, wanted: Wanted) -> None:
-        self._move(Position(round, slot), wanted)
+    def open(self, at: Position, wanted: Wanted) -> None:
+        self._move(at, wanted)
         if wanted.conserved:
-            for parcel, body in self.journal.kept():
-                if (parcel.round, parcel.slot) == (round, slot):
-                    self.delivered[parcel.number] = Delivered(parcel, decode_tree(body, wanted.like))
+            for parcel in self.holdings.unused():
+                if _place(parcel) == at:
+                    self.delivered[parcel.number] = _kept(parcel, wanted, self.holdings)
 
-    def close(self, expected: set[int] | None = None, *, once: bool = True) -> list[Delivered]:
-        """End the open exchange; what arrived, by sender.
-
-        expected, once: for peers that do not keep step; see `FreeMailbox`.
-        """
+    def close(self, expected: set[int] | None, *, once: bool) -> list[Delivered]:
         found = [self.delivered[number] for number in sorted(self.delivered)]
         self.delivered = {}
-        self._move(Position(self.at.round, self.at.slot + 1), None)
+        self._move(self.at.next, None)
         return found
 
+    def silent(self, senders: set[int]) -> set[int]:
+        return senders - self.delivered.keys() - self.nothing_from
+
     def keeps(self, item: Delivered) -> bool:
-        """Whether something that was used may be used again."""
         return False
 
     def admit(self, number: int, head: Parcel, size: int) -> Awaitable[None] | None:
-        """Refuse a parcel, want it now, or wait until its exchange is open."""
         parcel = ParcelId(number, head.round, head.slot)
-        if self.taken(parcel):
+        if self._taken(parcel):
             return None
         if self._is_early(head):
             return self._wait(number, head, size)
-        self._require_open(parcel)
-        if size > (most := self._shape(head.slot).size) + _HEADER_SLACK:
-            raise RefusedError("oversized", f"{size} bytes where the payload has {most}")
+        _check_size(size, self._wanted_now(parcel))
         return None
 
     async def _wait(self, number: int, head: Parcel, size: int) -> None:
-        until = asyncio.get_running_loop().time() + self.patience
-        while self._is_early(head):
-            left = until - asyncio.get_running_loop().time()
-            if left <= 0:
-                raise RefusedError(
-                    "early",
-                    f"this peer is in round {self.at.round}, not yet in exchange {head.slot} "
-                    f"of round {head.round}",
-                )
-            await self.changed.wait(left)
+        await _until_open(lambda: self._is_early(head), self, head)
         self.admit(number, head, size)
+
+    def take(self, number: int, head: Parcel, body: Body) -> bool:
+        parcel = ParcelId(number, head.round, head.slot)
+        if self._taken(parcel):
+            return False
+        wanted = self._wanted_now(parcel)
+        if head.empty:
+            self.nothing_from.add(number)
+        else:
+            self.delivered[number] = _checked(parcel, body, wanted, self.holdings)
+        self.changed.fire()
+        return True
+
+    def _taken(self, parcel: ParcelId) -> bool:
+        now = self.delivered.get(parcel.number)
+        return self.holdings.owns(parcel) or (now is not None and now.parcel == parcel)
 
     def _is_early(self, head: Parcel) -> bool:
         place = Position(head.round, head.slot)
         return place > self.at or (place == self.at and self.wanted is None)
 
-    def _shape(self, slot: int) -> Wanted:
-        """What the parcels of an exchange that is open must look like."""
-        assert self.wanted is not None
-        return self.wanted
-
-    def take(self, number: int, head: Parcel, body: Body) -> bool:
-        """Take an admitted parcel; False if it had been taken before."""
-        parcel = ParcelId(number, head.round, head.slot)
-        if self.taken(parcel):
-            return False
-        self._require_open(parcel)
-        if head.empty:
-            self.nothing_from.add(number)
-        else:
-            assert self.wanted is not None
-            self.delivered[number] = self._checked(parcel, body, self.wanted)
-        self.changed.fire()
-        return True
-
-    def taken(self, parcel: ParcelId) -> bool:
-        now = self.delivered.get(parcel.number)
-        return self._owned(parcel) or (now is not None and now.parcel == parcel)
-
-    def finding(self, parcel: ParcelId) -> bool | None:
-        """Whether a conserved parcel was taken. A no is final: the parcel will not be taken later."""
-        if self.taken(parcel):
-            return True
-        if parcel not in self.journal.ledger.denied:
-            self.journal.deny(parcel)
-        return False
-
-    def committed(self, parcels: Iterable[ParcelId]) -> None:
-        """These conserved parcels are part of the committed state."""
-        self.held -= set(parcels)
-
-    def _owned(self, parcel: ParcelId) -> bool:
-        return parcel in self.held or parcel in self.journal.ledger.taken
-
-    def _require_open(self, parcel: ParcelId) -> None:
-        place = Position(parcel.round, parcel.slot)
-        if parcel in self.journal.ledger.denied or place != self.at or self.wanted is None:
+    def _wanted_now(self, parcel: ParcelId) -> Wanted:
+        """What the parcel must look like; refuses one whose exchange is over."""
+        if self.holdings.denied(parcel) or _place(parcel) != self.at or self.wanted is None:
             raise RefusedError(
                 "stale",
                 f"exchange {parcel.slot} of round {parcel.round} is over; this peer is in {self.at.round}",
             )
-
-    def _checked(self, parcel: ParcelId, body: Body, wanted: Wanted) -> Delivered:
-        """Validate every tensor; a conserved parcel is on disk before its sender gets a receipt."""
-        tree = decode_tree(body, wanted.like)
-        if wanted.conserved:
-            self.journal.keep(parcel, body if isinstance(body, bytes) else body.read_bytes())
-            self.held.add(parcel)
-        if isinstance(body, bytes):
-            return Delivered(parcel, tree)
-        return Delivered(parcel, None, body)
+        return self.wanted
 
     def _move(self, at: Position, wanted: Wanted | None) -> None:
         for item in self.delivered.values():
@@ -210,30 +189,39 @@ class Mailbox:
 
 
 @dataclass
-class FreeMailbox(Mailbox):
+class FreeMailbox:
     """Parcels of peers that go at their own pace: the newest model of each, or every conserved share.
 
-    staleness: a parcel that is more rounds behind this peer is not used.
+    patience: how long a sender may wait until this peer knows the exchange. staleness: a parcel that is more
+    rounds behind this peer is not used.
     """
 
+    holdings: Holdings
+    changed: Signal
+    patience: float
     staleness: int = 5
+    at: Position = START
     shapes: dict[int, Wanted] = field(default_factory=dict)  # by slot, known from the first round on
     newest: dict[tuple[int, int], Delivered] = field(default_factory=dict)  # by sender and slot
     shares: dict[ParcelId, Delivered] = field(default_factory=dict)  # conserved, not used yet
     _latest: dict[tuple[int, int], int] = field(default_factory=dict)  # round of the newest so far
 
-    def open(self, round: int, slot: int, wanted: Wanted) -> None:
-        first = slot not in self.shapes
-        self.shapes[slot] = wanted
-        self.at = Position(round, slot)
-        if first and wanted.conserved:
-            for parcel, body in self.journal.kept():
-                if parcel.slot == slot:
-                    self.shares[parcel] = Delivered(parcel, decode_tree(body, wanted.like))
+    def begin(self, at: Position) -> None:
+        self.at = at
         self.changed.fire()
 
-    def close(self, expected: set[int] | None = None, *, once: bool = True) -> list[Delivered]:
-        """What this peer uses now: every share; or of those whom it expects, their newest model.
+    def open(self, at: Position, wanted: Wanted) -> None:
+        first = at.slot not in self.shapes
+        self.shapes[at.slot] = wanted
+        self.at = at
+        if first and wanted.conserved:
+            for parcel in self.holdings.unused():
+                if parcel.slot == at.slot:
+                    self.shares[parcel] = _kept(parcel, wanted, self.holdings)
+        self.changed.fire()
+
+    def close(self, expected: set[int] | None, *, once: bool) -> list[Delivered]:
+        """Every share; or of those whom this peer expects, their newest model.
 
         once: a model that is addressed to this peer is used once; a neighbour's, until a newer one comes.
         """
@@ -249,43 +237,53 @@ class FreeMailbox(Mailbox):
         ]
         return [self.newest.pop(key) if once else self.newest[key] for key in due]
 
+    def silent(self, senders: set[int]) -> set[int]:
+        return set()  # nobody is waited for
+
     def keeps(self, item: Delivered) -> bool:
         return any(kept is item for kept in self.newest.values())
 
-    def _is_early(self, head: Parcel) -> bool:
-        return head.slot not in self.shapes
+    def admit(self, number: int, head: Parcel, size: int) -> Awaitable[None] | None:
+        parcel = ParcelId(number, head.round, head.slot)
+        if self.holdings.owns(parcel):
+            return None
+        if head.slot not in self.shapes:
+            return self._wait(number, head, size)
+        _check_size(size, self._wanted_now(parcel))
+        return None
 
-    def _shape(self, slot: int) -> Wanted:
-        return self.shapes[slot]
+    async def _wait(self, number: int, head: Parcel, size: int) -> None:
+        await _until_open(lambda: head.slot not in self.shapes, self, head)
+        self.admit(number, head, size)
 
     def take(self, number: int, head: Parcel, body: Body) -> bool:
         parcel = ParcelId(number, head.round, head.slot)
-        if self.taken(parcel):
+        if self.holdings.owns(parcel):
             return False
-        self._require_open(parcel)
+        wanted = self._wanted_now(parcel)
         if head.empty:
             return True
-        item = self._checked(parcel, body, self.shapes[head.slot])
-        if self.shapes[head.slot].conserved:
+        item = _checked(parcel, body, wanted, self.holdings)
+        if wanted.conserved:
             self.shares[parcel] = item
         else:
             self._replace((number, head.slot), item)
         self.changed.fire()
         return True
 
-    def taken(self, parcel: ParcelId) -> bool:
-        return self._owned(parcel)
-
-    def _require_open(self, parcel: ParcelId) -> None:
+    def _wanted_now(self, parcel: ParcelId) -> Wanted:
+        """What the parcel must look like; refuses one that is too old, or older than what is here."""
+        wanted = self.shapes[parcel.slot]
         newest = self._latest.get((parcel.number, parcel.slot), -1)
         if (
-            parcel in self.journal.ledger.denied
+            self.holdings.denied(parcel)
             or parcel.round < self.at.round - self.staleness
-            or (newest >= parcel.round and not self.shapes[parcel.slot].conserved)
+            or (newest >= parcel.round and not wanted.conserved)
         ):
             raise RefusedError(
                 "stale", f"round {parcel.round} of this sender is too old; this peer is in {self.at.round}"
             )
+        return wanted
 
     def _replace(self, key: tuple[int, int], item: Delivered) -> None:
         old = self.newest.get(key)
@@ -294,6 +292,43 @@ class FreeMailbox(Mailbox):
         self.newest[key] = item
         self._latest[key] = item.parcel.round
 
-    def _move(self, at: Position, wanted: Wanted | None) -> None:
-        self.at = at
-        self.changed.fire()
+
+# --- what both do --------------------------------------------------------------------------------
+
+
+def _place(parcel: ParcelId) -> Position:
+    return Position(parcel.round, parcel.slot)
+
+
+async def _until_open(is_early: Callable[[], bool], mailbox: StepMailbox | FreeMailbox, head: Parcel) -> None:
+    """Wait while a parcel is early; refuse it when its sender has waited long enough."""
+    until = asyncio.get_running_loop().time() + mailbox.patience
+    while is_early():
+        left = until - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise RefusedError(
+                "early",
+                f"this peer is in round {mailbox.at.round}, not yet in exchange {head.slot} "
+                f"of round {head.round}",
+            )
+        await mailbox.changed.wait(left)
+
+
+def _check_size(size: int, wanted: Wanted) -> None:
+    if size > wanted.size + _HEADER_SLACK:
+        raise RefusedError("oversized", f"{size} bytes where the payload has {wanted.size}")
+
+
+def _checked(parcel: ParcelId, body: Body, wanted: Wanted, holdings: Holdings) -> Delivered:
+    """Validate every tensor; a conserved parcel is on disk before its sender gets a receipt."""
+    tree = decode_tree(body, wanted.like)
+    if wanted.conserved:
+        holdings.keep(parcel, body if isinstance(body, bytes) else body.read_bytes())
+    if isinstance(body, bytes):
+        return Delivered(parcel, tree)
+    return Delivered(parcel, None, body)
+
+
+def _kept(parcel: ParcelId, wanted: Wanted, holdings: Holdings) -> Delivered:
+    """A conserved parcel that was taken before a crash."""
+    return Delivered(parcel, decode_tree(holdings.body(parcel), wanted.like))

@@ -30,6 +30,11 @@ class Position(NamedTuple):
     round: int
     slot: int
 
+    @property
+    def next(self) -> Position:
+        """The exchange after this one."""
+        return Position(self.round, self.slot + 1)
+
 
 START, NOT_STARTED = Position(0, 0), Position(-1, 0)
 

@@ -7,8 +7,9 @@ peer sends is settled; or when the deadline passes. Whoever is missing is not in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,10 +28,14 @@ from coterie.protocol import Bundle, Exchange, Inbox, Tree
 from coterie.protocol.trees import flatten_row, unflatten, without
 from coterie.topology import Topology
 
-# Refusals of a mailbox that also knows that it did not take the parcel before.
-_NOT_TAKEN = {"stale", "early", "disk"}
+# Besides stale: refusals of a mailbox that also knows that it did not take the parcel before.
+_NOT_TAKEN = {"early", "disk"}
 _FIRST_LOOK = 0.1  # seconds before asking a silent peer where it is; doubled each time
 _FIRST_RETRY = 0.02  # seconds before trying again to reach a peer; doubled each time
+
+
+Outcome: TypeAlias = Literal["taken", "lost", "stale", "unknown"]
+"""What became of a parcel. lost: certainly not taken. stale: nor that, since its round is over there."""
 
 
 @dataclass
@@ -40,11 +45,21 @@ class Sent:
     taken: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)  # certainly not taken
     unknown: set[int] = field(default_factory=set)
+    late: bool = False  # a receiver said that our round is over
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What an exchange left: the inbox, what it is read from, and whether others are ahead of this peer."""
+
+    inbox: Inbox
+    delivered: Sequence[Delivered] = ()
+    late: bool = False
 
 
 @dataclass
 class Post:
-    """What a peer's exchanges need, and what they leave for the end of the round."""
+    """Carries out exchanges. It knows nothing of rounds: what they leave is returned."""
 
     name: str
     number: int
@@ -61,48 +76,45 @@ class Post:
     withheld: frozenset[str] = frozenset()
     in_step: bool = True
     settle_seconds: float = 1.0  # free running: how long conserved parcels may take before they are in doubt
-    conserved: list[ParcelId] = field(default_factory=list)  # went into the state of the running round
-    used: list[Delivered] = field(default_factory=list)  # in the inboxes of the running round
-    heard: list[int] = field(default_factory=list)  # whose payloads the round's last exchange brought
-    late: bool = False  # a receiver said that our round is over
-    repeated: bool = False  # this round had begun before a crash: parcels may have been taken already
-    served: bool = False  # nothing more is wanted from the others in the open exchange
-    _flying: dict[int, asyncio.Task[str]] = field(default_factory=dict)  # free running: unfinished sends
+    _satisfied: bool = False  # nothing more is wanted from the others in the open exchange
+    _flying: dict[int, asyncio.Task[Outcome]] = field(default_factory=dict)  # free running: unfinished sends
     _asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def exchange(self, exchange: Exchange, round: int, slot: int) -> Inbox:
-        """Send this row's payload and gather what others sent to it."""
+    @property
+    def position(self) -> Position:
+        """Where the others should think that this peer is.
+
+        That is after a sealed exchange as soon as it has its sum, although it still gives others its part.
+        """
+        return self.mailbox.at.next if self._satisfied else self.mailbox.at
+
+    async def exchange(self, exchange: Exchange, at: Position, *, repeated: bool) -> Exchanged:
+        """Send this row's payload and gather what others sent to it.
+
+        repeated: the round had begun before a crash, so that parcels may have been taken already.
+        """
         payload = without(exchange.payload, self.withheld)
-        receivers, expected = self._receivers(exchange, round, slot), self._expected(exchange, round, slot)
+        receivers, expected = self._receivers(exchange, at), self._expected(exchange, at)
         if exchange.sealed:
-            return await self._sealed(payload, receivers, expected or [], Position(round, slot))
+            return Exchanged(await self._sealed(payload, receivers, expected or [], at))
         body = encode_tree(payload)
         wanted = Wanted(shape_of(payload), len(body), exchange.conserved)
         if exchange.conserved:
-            self.journal.begin(round)
-        self.mailbox.open(round, slot, wanted)
-        nothing = self._others(round, exchange.counted) - set(receivers) if expected is None else set()
-        waiting_for = self._others(round, exchange.counted) if expected is None else set(expected)
-        at = Position(round, slot)
+            self.journal.begin(at.round)
+        self.mailbox.open(at, wanted)
         if self.in_step:
-            sent = await self._in_step(receivers, nothing, waiting_for, body, at)
+            anyone = self._others(at.round, exchange.counted)
+            nothing = anyone - set(receivers) if expected is None else set()
+            waiting_for = anyone if expected is None else set(expected)
+            sent = await self._in_step(receivers, nothing, waiting_for, body, at, repeated)
         else:
-            sent = await self._free(receivers, body, at, exchange.conserved)
-        unreached = len(self._addressed(exchange, round)) - len(receivers)
+            sent = await self._free(receivers, body, at, exchange.conserved, repeated)
+        unreached = len(self._addressed(exchange, at.round)) - len(receivers)
         delivered = self.mailbox.close(
             None if expected is None else set(expected), once=exchange.to is not None
         )
-        if delivered and exchange.counted:
-            self.heard = [item.parcel.number for item in delivered]
-        self.used += delivered
-        return self._inbox(delivered, sent, payload, wanted, at, unreached)
-
-    def tidy(self) -> None:
-        """The round's inboxes are no longer needed, nor are the files that they were read from."""
-        for item in self.used:
-            if not self.mailbox.keeps(item):
-                item.discard()
-        self.used = []
+        inbox = self._inbox(delivered, sent, payload, wanted, at, unreached)
+        return Exchanged(inbox, delivered, sent.late)
 
     # --- who -------------------------------------------------------------------------------------
 
@@ -111,28 +123,28 @@ class Post:
             return sorted(set(exchange.to.ids.tolist()))
         return self.topology.graph(round).out_neighbours(self.number).tolist()
 
-    def _receivers(self, exchange: Exchange, round: int, slot: int) -> list[int]:
+    def _receivers(self, exchange: Exchange, at: Position) -> list[int]:
         """Whom this row sends to, without messages that the experiment's own faults take away."""
-        to = torch.tensor(self._addressed(exchange, round), dtype=torch.long)
+        to = torch.tensor(self._addressed(exchange, at.round), dtype=torch.long)
         if exchange.counted and len(to):
-            to = to[self._arrives(round, slot, torch.full_like(to, self.number), to)]
+            to = to[self._arrives(at, torch.full_like(to, self.number), to)]
         return to.tolist()
 
-    def _expected(self, exchange: Exchange, round: int, slot: int) -> list[int] | None:
+    def _expected(self, exchange: Exchange, at: Position) -> list[int] | None:
         """Whom this row should hear from; None: anyone may have something for us."""
         if exchange.expect is not None:
             senders = torch.tensor(sorted(set(exchange.expect.ids.tolist())), dtype=torch.long)
         elif exchange.to is None:
-            senders = self.topology.graph(round).in_neighbours(self.number)
+            senders = self.topology.graph(at.round).in_neighbours(self.number)
         else:
             return None
         if exchange.counted and len(senders):
-            senders = senders[self._arrives(round, slot, senders, torch.full_like(senders, self.number))]
+            senders = senders[self._arrives(at, senders, torch.full_like(senders, self.number))]
         return senders.tolist()
 
-    def _arrives(self, round: int, slot: int, senders: Tensor, receivers: Tensor) -> Tensor:
-        online = self.topology.online(round)
-        return self.topology.delivers(round, slot, senders, receivers) & online[senders] & online[receivers]
+    def _arrives(self, at: Position, senders: Tensor, receivers: Tensor) -> Tensor:
+        online = self.topology.online(at.round)
+        return self.topology.delivers(*at, senders, receivers) & online[senders] & online[receivers]
 
     def _others(self, round: int, counted: bool) -> set[int]:
         online = self.topology.online(round) if counted else torch.ones(self.topology.nodes).bool()
@@ -141,14 +153,20 @@ class Post:
     # --- in step ---------------------------------------------------------------------------------
 
     async def _in_step(
-        self, receivers: Iterable[int], nothing: Iterable[int], expected: set[int], body: bytes, at: Position
+        self,
+        receivers: Iterable[int],
+        nothing: Iterable[int],
+        expected: set[int],
+        body: bytes,
+        at: Position,
+        repeated: bool,
     ) -> Sent:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline
         parcel = Parcel(sender=self.name, round=at.round, slot=at.slot)
         word = parcel.model_copy(update={"empty": True})
-        sends = {n: asyncio.create_task(self._send(n, parcel, body, until)) for n in receivers}
-        words = {n: asyncio.create_task(self._send(n, word, b"", until)) for n in nothing}
+        sends = {n: asyncio.create_task(self._send(n, parcel, body, until, repeated)) for n in receivers}
+        words = {n: asyncio.create_task(self._send(n, word, b"", until, repeated)) for n in nothing}
         tasks = {**words, **sends}
         look = _FIRST_LOOK
         try:
@@ -157,7 +175,7 @@ class Post:
                 for number in sending:
                     if not self.membership.alive(number):
                         tasks[number].cancel()
-                missing = {n for n in expected - self.mailbox.heard if self._may_come(n, at)}
+                missing = {n for n in self.mailbox.silent(expected) if self._may_come(n, at)}
                 if not missing and not sending:
                     break
                 look = await self._look(missing, look, until)
@@ -165,9 +183,11 @@ class Post:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        for number in expected - self.mailbox.heard:
+        for number in self.mailbox.silent(expected):
             self.metrics.missing[self._name(number)] += 1
-        return _sorted_out(sends)
+        sent = _sorted_out(sends)
+        sent.late |= _sorted_out(words).late
+        return sent
 
     def _may_come(self, number: int, at: Position) -> bool:
         """Whether a silent peer may still send: it lives, and is not past this exchange."""
@@ -188,11 +208,12 @@ class Post:
         finally:
             self._asking.pop(number, None)
 
-    async def _send(self, number: int, head: Parcel, body: bytes, until: float) -> str:
-        """taken, lost or unknown. Tries again while nothing was sent and there is time."""
+    async def _send(self, number: int, head: Parcel, body: bytes, until: float, repeated: bool) -> Outcome:
+        """Tries again while nothing was sent and there is time."""
         member = self.membership.roster().get(number)
         loop = asyncio.get_running_loop()
         pause = _FIRST_RETRY
+        never_sent: Outcome = "unknown" if repeated else "lost"  # it may have been sent before a crash
         try:
             while member is not None and self.membership.alive(number):
                 left = until - loop.time()
@@ -210,37 +231,36 @@ class Post:
                     continue
                 except RefusedError as error:
                     self.metrics.refused_by_others[error.reason] += 1
-                    self.late = self.late or error.reason == "stale"
-                    return "lost" if error.reason in _NOT_TAKEN else self._never_sent()
+                    if error.reason == "stale":
+                        return "stale"
+                    return "lost" if error.reason in _NOT_TAKEN else never_sent
                 if not isinstance(answer, Receipt):
                     return "unknown"
                 if not head.empty:
                     self.metrics.bytes_out[member.name] += len(body)
                     self.metrics.messages_out[member.name] += 1
                 return "taken"
-            return self._never_sent()
+            return never_sent
         finally:
             self.changed.fire()
 
-    def _never_sent(self) -> str:
-        """Lost, unless it may have been sent before a crash."""
-        return "unknown" if self.repeated else "lost"
-
     # --- free running ----------------------------------------------------------------------------
 
-    async def _free(self, receivers: Iterable[int], body: bytes, at: Position, conserved: bool) -> Sent:
+    async def _free(
+        self, receivers: Iterable[int], body: bytes, at: Position, conserved: bool, repeated: bool
+    ) -> Sent:
         """Send and go on: nobody is waited for, only conserved parcels for a moment to be settled."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline
         parcel = Parcel(sender=self.name, round=at.round, slot=at.slot)
-        sends: dict[int, asyncio.Task[str]] = {}
+        sends: dict[int, asyncio.Task[Outcome]] = {}
         skipped = Sent()
         for number in receivers:
             flying = self._flying.get(number)
             if flying is not None and not flying.done():
                 skipped.lost.add(number)  # back-pressure: the last one is still on its way
             else:
-                sends[number] = asyncio.create_task(self._send(number, parcel, body, until))
+                sends[number] = asyncio.create_task(self._send(number, parcel, body, until, repeated))
         if conserved and sends:
             await asyncio.wait(sends.values(), timeout=self.settle_seconds)
             for task in sends.values():
@@ -275,7 +295,6 @@ class Post:
         messages = [Bundle(payload, nobody, nobody, nobody), *(item.messages(wanted) for item in delivered)]
         if not wanted.conserved:
             return Inbox(messages, 1)
-        self.conserved += [item.parcel for item in delivered]
         for number in sorted(sent.unknown):
             self.doubts.park(ParcelId(number, at.round, at.slot), encode_tree(payload))
         lost = len(sent.lost) + unreached
@@ -292,7 +311,7 @@ class Post:
         vector, like = flatten_row(payload, 0)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline
-        self.mailbox.begin(at.round, at.slot)
+        self.mailbox.begin(at)
         self.sealing.open(at, vector, receivers)
         collecting = asyncio.create_task(self.sealing.collect(expected, at, until)) if expected else None
         if collecting is not None:
@@ -300,28 +319,31 @@ class Post:
         look = _FIRST_LOOK
         try:
             while loop.time() < until:
-                self.served = collecting is None or collecting.done()
+                self._satisfied = collecting is None or collecting.done()
                 missing = {n for n in receivers if not self.sealing.served(n) and self._may_come(n, at)}
-                if not missing and self.served:
+                if not missing and self._satisfied:
                     break
                 look = await self._look(missing, look, until)
             found = await collecting if collecting is not None else None
         finally:
             if collecting is not None:
                 collecting.cancel()
-            self.served = False
+            self._satisfied = False
             self.sealing.close()
-            self.mailbox.begin(at.round, at.slot + 1)
+            self.mailbox.begin(at.next)
         if found is None:
             return SummedInbox(None, 0)
         total, members = found
         return SummedInbox(unflatten(total, like), members)
 
 
-def _sorted_out(sends: dict[int, asyncio.Task[str]]) -> Sent:
+def _sorted_out(sends: dict[int, asyncio.Task[Outcome]]) -> Sent:
     """A send that was cancelled may or may not have been taken."""
     sent = Sent()
     for number, task in sends.items():
-        outcome = "unknown" if task.cancelled() or task.exception() else task.result()
-        {"taken": sent.taken, "lost": sent.lost, "unknown": sent.unknown}[outcome].add(number)
+        outcome: Outcome = "unknown" if task.cancelled() or task.exception() else task.result()
+        sent.late |= outcome == "stale"
+        {"taken": sent.taken, "lost": sent.lost, "stale": sent.lost, "unknown": sent.unknown}[outcome].add(
+            number
+        )
     return sent

@@ -1,0 +1,99 @@
+"""One round of one peer: it drives the algorithm's generator and keeps what belongs to this round alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+from coterie.errors import PeerError
+from coterie.learning import LearningNode
+from coterie.peer.exchange.journal import ParcelId
+from coterie.peer.exchange.mailbox import Delivered
+from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.post import Post
+from coterie.protocol import Algorithm, Exchange, Inbox
+
+Work: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs something that takes long without stopping the event loop."""
+
+POINTS = ("after_local", "after_mixing")
+_MOST_EXCHANGES = 1_000_000
+
+
+async def in_thread(task: Callable[[], Any]) -> Any:
+    """As `Work`: in a thread of its own."""
+    return await asyncio.to_thread(task)
+
+
+@dataclass
+class Turn:
+    """A round from its first step to the state that it leaves.
+
+    repeated: it had begun before a crash, so that others may have taken its parcels already.
+    """
+
+    round: int
+    algorithm: Algorithm[Any]
+    node: LearningNode
+    post: Post
+    work: Work
+    repeated: bool = False
+
+    late: bool = False  # a receiver said that this round is over
+    heard: list[int] = field(default_factory=list)  # whose payloads the last exchange brought
+    conserved: list[ParcelId] = field(default_factory=list)  # shares of others that went into the state
+    _used: list[Delivered] = field(default_factory=list)  # what the inboxes are read from
+
+    async def play(self, state: Any) -> Any:
+        """The state after the round. Training happens inside the generator, in the worker."""
+        generator = self.algorithm.round(state, self.node)
+        inbox: Inbox | None = None
+        for slot in range(_MOST_EXCHANGES):
+            step = await self.work(partial(_advance, generator, inbox))
+            if not isinstance(step, Exchange):
+                self._tidy()
+                return step.state
+            inbox = await self._exchange(step, Position(self.round, slot))
+        raise PeerError(f"round {self.round} does not end")
+
+    async def _exchange(self, exchange: Exchange, at: Position) -> Inbox:
+        done = await self.post.exchange(exchange, at, repeated=self.repeated)
+        self.late |= done.late
+        self._used += done.delivered
+        if done.delivered and exchange.counted:
+            self.heard = [item.parcel.number for item in done.delivered]
+        if exchange.conserved:
+            self.conserved += [item.parcel for item in done.delivered]
+        return done.inbox
+
+    async def accuracy(self, state: Any) -> dict[str, float]:
+        """On the peer's own test data at both points of the round; empty if this round is not measured."""
+        if not self.node.evaluating or not int(self.node.federation.test.sizes[0]):
+            return {}
+        measured: dict[str, float] = await self.work(partial(self._measured, state))
+        return measured
+
+    def _measured(self, state: Any) -> dict[str, float]:
+        shown = {point: self.node.shown.get(point) or self.algorithm.personal(state) for point in POINTS}
+        return {point: float(self.node.evaluate(params).accuracy[0]) for point, params in shown.items()}
+
+    def _tidy(self) -> None:
+        """The inboxes are no longer needed, nor are the files that they were read from."""
+        for item in self._used:
+            if not self.post.mailbox.keeps(item):
+                item.discard()
+
+
+@dataclass(frozen=True)
+class _Finished:
+    state: Any
+
+
+def _advance(generator: Generator[Exchange, Any, Any], inbox: Inbox | None) -> Exchange | _Finished:
+    try:
+        return generator.send(inbox)
+    except StopIteration as stopped:
+        return _Finished(stopped.value)
