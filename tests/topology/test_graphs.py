@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import networkx
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -161,12 +163,53 @@ def test_erdos_renyi_does_not_favour_any_pair():
     assert ((off_diagonal - p).abs() < 5 * (p * (1 - p) / rounds) ** 0.5).all()
 
 
-def test_small_world_rewires_a_ring():
+def test_small_world_without_rewiring_is_the_ring_of_k_neighbours():
     ring = make("small-world(4,0)", peers=15, seed=0).graph(0)
     assert links(ring) == {(i, (i + d) % 15) for i in range(15) for d in (-2, -1, 1, 2)}
-    rewired = make("small-world(4,1)", peers=15, seed=0).graph(0)
-    assert len(rewired.senders) == len(ring.senders)
-    assert links(rewired) != links(ring)
+
+
+@settings(deadline=None)
+@given(st.integers(3, 30), st.data())
+def test_small_world_keeps_the_number_of_edges_and_one_end_of_each(peers, data):
+    k = 2 * data.draw(st.integers(1, (peers - 1) // 2))
+    p, seed = data.draw(st.sampled_from([0.1, 0.5, 1.0])), data.draw(st.integers(0, 99))
+    graph = make(f"small-world({k},{p})", peers=peers, seed=seed).graph(0)
+    assert int(graph.in_degree.sum()) == peers * k
+    assert graph.symmetric
+    assert (graph.in_degree >= k // 2).all()  # the edges whose first end a node is
+
+
+def test_small_world_rewires_the_share_of_edges_that_was_asked_for():
+    peers, k, p = 2000, 6, 0.3
+    graph = make(f"small-world({k},{p})", peers=peers, seed=0).graph(0)
+    ring = links(make(f"small-world({k},0)", peers=peers, seed=0).graph(0))
+    moved = len(links(graph) - ring) / 2
+    edges = peers * k / 2
+    assert abs(moved - p * edges) <= 5 * (edges * p * (1 - p)) ** 0.5
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
+def test_small_worlds_are_as_clustered_as_those_of_networkx(p):
+    """Both clustering and the spread of degrees, within 5 standard errors of the difference of two means."""
+    graphs, peers, k = 40, 60, 6
+    ours = [make(f"small-world({k},{p})", peers=peers, seed=seed).graph(0) for seed in range(graphs)]
+    found = [networkx.Graph(links(graph)) for graph in ours]
+    known = [networkx.watts_strogatz_graph(peers, k, p, seed=seed) for seed in range(graphs)]
+    for measure in (networkx.average_clustering, lambda graph: np.var([n for _, n in graph.degree])):
+        a, b = ([measure(graph) for graph in some] for some in (found, known))
+        error = ((np.var(a) + np.var(b)) / graphs) ** 0.5
+        assert abs(np.mean(a) - np.mean(b)) <= 5 * error
+
+
+def test_small_world_does_not_favour_any_distance():
+    """All edges of a large ring rewired: each of ten equal stretches of the ring gets a tenth of them."""
+    peers = 20_000
+    graph = make("small-world(2,1)", peers=peers, seed=0).graph(0)
+    distance = (graph.receivers - graph.senders)[graph.receivers > graph.senders]  # of each edge once
+    around = torch.minimum(distance, peers - distance)  # 1 to peers / 2, one way or the other
+    counts = torch.bincount((around - 1) // (peers // 20), minlength=10)
+    assert len(counts) == 10
+    assert ((counts - peers / 10).abs() <= 5 * (peers * 0.1 * 0.9) ** 0.5).all()
 
 
 @pytest.mark.parametrize(

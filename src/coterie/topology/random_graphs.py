@@ -7,15 +7,14 @@ every edge; and real peers with different versions of it would have to draw the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import networkx
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from coterie.errors import TopologyError
-from coterie.randomness import digest, numpy_generator
+from coterie.randomness import Stream, numpy_generator, stream
 from coterie.topology.graphs import GraphKind, LinkEnds, both_ways, check_probability, check_size
 
 Ids = NDArray[np.int64]
@@ -81,7 +80,10 @@ class ErdosRenyi(_Redrawn):
 
 @dataclass(frozen=True)
 class SmallWorld(GraphKind):
-    """Watts-Strogatz: a ring of k nearest neighbours whose links are rewired with probability p."""
+    """Watts-Strogatz: a ring of k nearest neighbours whose links are rewired with probability p.
+
+    As in the original, a rewired graph may fall apart, although it hardly ever does for k of 4 or more.
+    """
 
     k: int
     p: float = 0.1
@@ -97,9 +99,9 @@ class SmallWorld(GraphKind):
         check_size(asked, peers * self.k)
 
     def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
-        graph = networkx.watts_strogatz_graph(peers, self.k, self.p, seed=digest(seed, "small-world"))
-        edges = np.array(list(graph.edges()), dtype=np.int64).reshape(-1, 2)
-        return _links((edges[:, 0], edges[:, 1]))
+        return _links(
+            small_world(peers, self.k, self.p, stream(seed, "small-world", phase, torch.arange(peers)))
+        )
 
 
 @dataclass(frozen=True)
@@ -229,3 +231,36 @@ def _switch(edges: Ids, bad: int, good: int, flip: int, nodes: int, present: set
     present.update((first, second))
     edges[bad], edges[good] = (a, c), (b, d)
     return True
+
+
+def small_world(nodes: int, k: int, p: float, numbers: Stream) -> tuple[Ids, Ids]:
+    """The edges of a Watts-Strogatz graph: from each node to the next k / 2 on a ring, some of them rewired.
+
+    A rewired edge keeps the first of its ends and gets another second one, to which there is no edge yet. All
+    are tried at once, and those that meet an edge are tried again. Where nearly everyone is everyone's
+    neighbour already, an edge may find no free place and stays. numbers: a stream of all nodes.
+    """
+    here, hop = np.repeat(np.arange(nodes), k // 2), np.tile(np.arange(1, k // 2 + 1), nodes)
+    there = (here + hop) % nodes
+    waiting = np.flatnonzero(numbers.uniform(k // 2).numpy().ravel() < p)
+    for attempt in range(1, 1 + _TRIES_PER_EDGE):
+        if not len(waiting):
+            break
+        wanted = _other_ends(here[waiting], hop[waiting], nodes, numbers, attempt)
+        keys = np.minimum(here[waiting], wanted) * nodes + np.maximum(here[waiting], wanted)
+        taken = np.minimum(here, there) * nodes + np.maximum(here, there)
+        free = np.zeros(len(waiting), dtype=bool)
+        free[np.unique(keys, return_index=True)[1]] = True  # of equal wishes the first is granted
+        free &= ~np.isin(keys, taken)
+        there[waiting[free]] = wanted[free]
+        waiting = waiting[~free]
+    return here, there
+
+
+def _other_ends(here: Ids, hop: Ids, nodes: int, numbers: Stream, attempt: int) -> Ids:
+    """A random other node for each edge, which is known by its first end and its hop on the ring."""
+    rows, place = np.unique(here, return_inverse=True)
+    own = replace(numbers, ids=numbers.ids[torch.from_numpy(rows)])
+    draws = own.bits(int(hop.max()), index=attempt).numpy()[place, hop - 1]
+    other: Ids = draws * (nodes - 1) >> 32
+    return other + (other >= here)  # number the others without oneself
