@@ -16,7 +16,16 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "coterie"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-FOUNDATIONS = {"catalogue", "errors", "files", "randomness", "registry", "toml_tables", "user_code"}
+FOUNDATIONS = {
+    "catalogue",
+    "checkpoints",
+    "errors",
+    "files",
+    "randomness",
+    "registry",
+    "toml_tables",
+    "user_code",
+}
 LEAVES = {"data", "models", "topology", "training"}
 # `coterie` is coterie/__init__.py, the public names: it shows users what lies below the command line.
 RANK = {

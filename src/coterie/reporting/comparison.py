@@ -14,9 +14,9 @@ from typing import Any
 from coterie.errors import RunFolderError
 from coterie.experiments.cells.cell import Cell, breakage
 from coterie.experiments.cells.sweeping import compared_key, parse_value
+from coterie.files import write_atomically
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, measure, read_record
-from coterie.simulation import write_atomically
 
 Lines = list[dict[str, Any]]
 METRICS = {  # column of the tidy table -> metric

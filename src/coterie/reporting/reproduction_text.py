@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.experiments.cells.paper_schema import ACCURACIES, NUMBERS, Column, Row
+from coterie.files import write_atomically
 from coterie.reporting.intervals import Interval
 from coterie.reporting.measures import is_percentage
 from coterie.reporting.reproduction import Reproduction, orders, printed_number, verdicts
 from coterie.reporting.tables import in_bytes, show
-from coterie.simulation import write_atomically
 
 TABLE, NUMBERS_CSV, CELLS_CSV, RESULTS = "table.md", "numbers.csv", "cells.csv", "results.json"
 

@@ -1,6 +1,5 @@
 """The simulator: all nodes of an experiment in one process."""
 
-from coterie.files import write_atomically
 from coterie.simulation.calibration import fastest_executor
 from coterie.simulation.checkpoint import load_checkpoint, save_checkpoint
 from coterie.simulation.engine import (
@@ -27,5 +26,4 @@ __all__ = [
     "fastest_executor",
     "load_checkpoint",
     "save_checkpoint",
-    "write_atomically",
 ]

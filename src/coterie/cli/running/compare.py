@@ -173,7 +173,7 @@ def _check_all(experiments: list[Experiment]) -> None:
 
 
 def _write_plan(plan: list[Planned], folder: Path) -> None:
-    from coterie.simulation import write_atomically
+    from coterie.files import write_atomically
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

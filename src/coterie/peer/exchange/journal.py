@@ -12,24 +12,21 @@ doubt-R-S-N.safetensors  an own conserved parcel to N of which nobody knows yet 
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
-
-from coterie.errors import DamagedRunError, RunFolderError
+from coterie.checkpoints import fitting, read_checkpoint, read_head, write_checkpoint
+from coterie.errors import RunFolderError
 from coterie.files import write_atomically
+from coterie.peer.exchange.committed import FORMAT
 from coterie.protocol.trees import named_tensors, rebuilt
 
 S = TypeVar("S")
 
-_FORMAT = "coterie-peer-1"
+_OWNER_ONLY = 0o600
 _REMEMBERED_ROUNDS = 1000  # so long an inquiry about a parcel can be answered
 
 
@@ -84,8 +81,7 @@ class Journal:
     def recover(self) -> None:
         """Find out where the checkpoint is, without its tensors; clear what a crash left behind."""
         if self.checkpoint.exists():
-            with self._opened() as file:
-                self._take_notes(file.metadata())
+            self._take_notes(read_head(self.checkpoint, FORMAT))
         self.ledger.denied.update(self._named("no", ""))
         self._clear_parcels()
         for half_written in self.folder.glob(".*.tmp"):
@@ -141,8 +137,10 @@ class Journal:
             "denied": sorted(ledger.denied),
             "doubts": sorted(doubts),
         }
-        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in named_tensors(state)}
-        self._write(self.checkpoint.name, save(tensors, {"format": _FORMAT, "notes": json.dumps(notes)}))
+        head = {"format": FORMAT, "notes": json.dumps(notes)}
+        write_checkpoint(
+            self.checkpoint, dict(named_tensors(state)), head, durable=self.durable, mode=_OWNER_ONLY
+        )
         self.ledger, self.round, self.doubts = ledger, round, set(doubts)
         self._clear()
 
@@ -163,34 +161,13 @@ class Journal:
 
     def read(self, fresh: S) -> S:
         """The committed state; nothing on disk is changed, so that a running peer does not notice."""
-        with self._opened() as file:
-            self._take_notes(file.metadata())
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, head = read_checkpoint(self.checkpoint, FORMAT)
+        self._take_notes(head)
+        advice = "; a new experiment needs a new state folder"
+        return rebuilt(fresh, fitting(self.checkpoint, tensors, advice))
 
-        def saved(name: str, like: Tensor) -> Tensor:
-            tensor = tensors.get(name)
-            if tensor is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
-                raise DamagedRunError(
-                    f"{self.checkpoint} does not fit this experiment: {name!r} is missing or has another "
-                    "shape; a new experiment needs a new state folder"
-                )
-            moved: Tensor = tensor.to(like.device)
-            return moved
-
-        return rebuilt(fresh, saved)
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
-        try:
-            with safe_open(str(self.checkpoint), framework="pt") as file:
-                yield file
-        except (SafetensorError, OSError) as error:
-            raise DamagedRunError(f"{self.checkpoint} is not a readable checkpoint: {error}") from None
-
-    def _take_notes(self, metadata: Mapping[str, str] | None) -> None:
-        if not metadata or metadata.get("format") != _FORMAT:
-            raise DamagedRunError(f"{self.checkpoint} is not a peer's checkpoint of this version of Coterie")
-        notes = json.loads(metadata["notes"])
+    def _take_notes(self, head: Mapping[str, str]) -> None:
+        notes = json.loads(head["notes"])
         self.round = int(notes["round"])
         self.ledger = Ledger(*({ParcelId(*item) for item in notes[name]} for name in ("taken", "denied")))
         self.doubts = {ParcelId(*item) for item in notes["doubts"]}
@@ -199,7 +176,7 @@ class Journal:
         return [ParcelId.of_file(path) for path in sorted(self.folder.glob(f"{kind}-*{suffix}"))]
 
     def _write(self, name: str, content: bytes) -> None:
-        write_atomically(self.folder / name, content, durable=self.durable, mode=0o600)
+        write_atomically(self.folder / name, content, durable=self.durable, mode=_OWNER_ONLY)
 
     def _remove(self, name: str) -> None:
         try:

@@ -1,0 +1,71 @@
+"""Checkpoints as files: what is written is what other readers of safetensors see, and damage is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+
+from coterie.checkpoints import fitting, read_checkpoint, read_head, write_checkpoint
+from coterie.errors import DamagedRunError, RunFolderError
+
+TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([3, 1])}
+HEAD = {"format": "mine-1", "notes": "{}"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_checkpoint(tmp_path / "c", TENSORS, HEAD)
+    return tmp_path / "c"
+
+
+def test_the_library_reads_the_same(path: Path) -> None:
+    theirs = safetensors.torch.load_file(path)
+    ours, head = read_checkpoint(path, "mine-1")
+    assert theirs.keys() == ours.keys() == TENSORS.keys()
+    assert all(torch.equal(theirs[name], value) for name, value in TENSORS.items())
+    assert all(torch.equal(ours[name], value) for name, value in TENSORS.items())
+    with safe_open(str(path), framework="pt") as file:
+        assert file.metadata() == head == read_head(path, "mine-1") == HEAD
+
+
+def test_a_transposed_tensor_is_saved_as_it_looks(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", {"w": TENSORS["w"].T}, HEAD)
+    assert read_checkpoint(tmp_path / "c", "mine-1")[0]["w"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_another_format_and_damage_are_refused(path: Path) -> None:
+    for read in (read_checkpoint, read_head):
+        with pytest.raises(DamagedRunError, match="not a checkpoint of this version"):
+            read(path, "mine-2")
+    content = path.read_bytes()
+    for damaged in (b"", content[:4], content[:40], content[:-1], content + b"x", b"\xff" * len(content)):
+        path.write_bytes(damaged)
+        for read in (read_checkpoint, read_head):
+            with pytest.raises(DamagedRunError, match="not a readable checkpoint"):
+                read(path, "mine-1")
+    with pytest.raises(RunFolderError, match="No such file"):
+        read_head(path.with_name("none"), "mine-1")
+
+
+def test_what_does_not_fit_is_named(path: Path) -> None:
+    saved = fitting(path, TENSORS, "; start anew")
+    assert torch.equal(saved("w", torch.zeros(2, 3)), TENSORS["w"])
+    for name, fresh in (("w", torch.zeros(3, 2)), ("w", torch.zeros(2, 3).double()), ("v", torch.zeros(1))):
+        with pytest.raises(DamagedRunError, match=f"'{name}' is missing or has another shape; start anew"):
+            saved(name, fresh)
+
+
+def test_the_head_is_read_without_pytorch(path: Path) -> None:
+    code = (
+        "import sys, pathlib, coterie.checkpoints as c\n"
+        f"assert c.read_head(pathlib.Path({str(path)!r}), 'mine-1')['notes'] == '{{}}'\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
