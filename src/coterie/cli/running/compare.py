@@ -163,11 +163,12 @@ def play_all(plan: list[Planned], folder: Path, quiet: bool, command: str = "") 
 
 def _check_all(experiments: list[Experiment]) -> None:
     """Find out now, not after an hour, that the third algorithm cannot run on this data or topology."""
+    from coterie.experiments.setup.config import build_algorithm
     from coterie.experiments.setup.prepare import prepare
 
     for number, experiment in enumerate(experiments):
         facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
-        demanding = facts.clusters or facts.symmetric_only or experiment.settings.get("mixing")
+        demanding = facts.clusters or build_algorithm(experiment).needs_both_ways()
         if number == 0 or (demanding and experiment.seed == experiments[0].seed):
             prepare(experiment)
 

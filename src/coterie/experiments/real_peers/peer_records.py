@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.files import write_atomically
+
 if TYPE_CHECKING:
     from coterie.peer.process import RoundReport
 
@@ -36,7 +38,7 @@ class Records:
         if not self.path.exists():
             return
         kept = [line for line in self.read() if line["round"] < round]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
     def read(self) -> list[dict[str, Any]]:
         """The rounds so far; a line that a crash cut off is left out."""

@@ -230,7 +230,7 @@ class _Runner:
         asked = self.experiment.execution.executor
         if asked != "auto":
             return asked
-        p, networks = self.prepared, [other.module for other in self.prepared.others.values()]
+        p, networks = self.prepared, [other.module for other in self.prepared.other_networks.values()]
         fastest = {
             fastest_executor(network, p.federation, self.experiment.training, workers)
             for network in (p.module, *networks)
@@ -253,7 +253,7 @@ class _Runner:
             sealing=e.execution.sealing,
             architectures=[
                 Architecture(torch.tensor(other.peers), Executor(executor, other.module, workers))
-                for other in p.others.values()
+                for other in p.other_networks.values()
             ],
         )
 

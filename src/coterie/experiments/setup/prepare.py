@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from torch import nn
 
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.architectures import check_layer, check_networks
 from coterie.experiments.setup.config import build_algorithm, is_file_reference
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
-from coterie.learning import check_module
-from coterie.models import build
+from coterie.learning import check_module, model_tree
+from coterie.models import build, find_layer, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
@@ -48,12 +48,12 @@ class Prepared:
     module: nn.Module
     topology: Topology
     own_module: Callable[[int], nn.Module] | None  # set when every node has its own initial weights
-    others: dict[str, Others]  # peers with another network than `module`, by its name
+    other_networks: dict[str, OtherNetwork]  # than `module`, by their names in the experiment's `models`
 
 
 @dataclass(frozen=True)
-class Others:
-    """Peers with another network."""
+class OtherNetwork:
+    """A network that only some peers have."""
 
     peers: list[int]
     module: nn.Module
@@ -72,22 +72,22 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
         )
     module = _module(experiment, objects, federation, experiment.seed)
-    others = {
-        name: Others(peers, _module(experiment, objects, federation, experiment.seed, name))
+    other_networks = {
+        name: OtherNetwork(peers, _module(experiment, objects, federation, experiment.seed, name))
         for name, peers in dealt_out(experiment.models, experiment.peers).items()
     }
-    _check_networks(experiment, algorithm, federation, module, others)
+    _check_networks(experiment, algorithm, federation, module, other_networks)
     device = _device(experiment.execution.device)
     federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
     own = None
     if experiment.init == "independent":
-        named = {peer: name for name, other in others.items() for peer in other.peers}
+        named = {peer: name for name, other in other_networks.items() for peer in other.peers}
 
         def own(node: int) -> nn.Module:
             seed = digest(experiment.seed, "own-init", node)
             return _module(experiment, objects, federation, seed, named.get(node))
 
-    return Prepared(experiment, algorithm, federation, module, topology, own, others)
+    return Prepared(experiment, algorithm, federation, module, topology, own, other_networks)
 
 
 def _check_networks(
@@ -95,18 +95,82 @@ def _check_networks(
     algorithm: Algorithm[Any],
     federation: Federation,
     module: nn.Module,
-    others: dict[str, Others],
+    other_networks: dict[str, OtherNetwork],
 ) -> None:
     """Refuse networks that cannot be right, alone or together."""
-    networks = {name: other.module for name, other in others.items()}
-    if sum(len(other.peers) for other in others.values()) < experiment.peers:
+    networks = {name: other.module for name, other in other_networks.items()}
+    if sum(len(other.peers) for other in other_networks.values()) < experiment.peers:
         networks = {experiment.model: module, **networks}
     for network in networks.values():
         check_module(network)
-    layer: str | None = algorithm.settings().get("layer")
+    layer = algorithm.compared_layer()
     if layer is not None:
-        check_layer(networks, layer, federation.shape)
-    check_networks(networks, layer, federation.shape, experiment.batchnorm)
+        _check_layer(networks, layer, federation.shape)
+    _check_together(networks, layer, federation.shape, experiment.batchnorm)
+
+
+def _check_layer(networks: Mapping[str, nn.Module], layer: str, shape: tuple[int, ...]) -> None:
+    """Refuse a layer that some network lacks, or that is not of the same size in all."""
+    sizes: dict[str, int] = {}
+    for name, network in networks.items():
+        try:
+            sizes[name] = find_layer(network, layer, shape).features
+        except ConfigError as error:
+            raise ConfigError(f"settings.layer with model {name!r}: {error}") from None
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{size} in {name!r}" for name, size in sizes.items())
+        raise ConfigError(
+            f"settings.layer {layer!r} returns different numbers of features ({shown}), which cannot be "
+            "compared; leave it out to compare logits"
+        )
+
+
+def _check_together(
+    networks: Mapping[str, nn.Module], layer: str | None, shape: tuple[int, ...], batchnorm: str
+) -> None:
+    """Refuse networks among which a received model could not be evaluated."""
+    for (one, a), (other, b) in combinations(networks.items(), 2):
+        if batchnorm == "local" and _buffers(a) != _buffers(b):
+            raise ConfigError(
+                "batchnorm 'local' keeps running statistics at home, without which a model of another "
+                f"architecture cannot be evaluated ({one!r}, {other!r} in models); use batchnorm 'average'"
+            )
+        if _part(a, layer, shape) == _part(b, layer, shape) and not _same(a, b, layer, shape):
+            raise ConfigError(
+                f"models {one!r} and {other!r} have parameters of the same names and shapes but compute "
+                "different outputs, so that nobody could tell which a received model is; rename a layer"
+            )
+
+
+def _buffers(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in network.named_buffers() if value.is_floating_point()}
+
+
+def _part(network: nn.Module, layer: str | None, shape: tuple[int, ...]) -> dict[str, torch.Size]:
+    """Names and shapes of what the compared outputs depend on."""
+    tree = model_tree(network)
+    names = tree if layer is None else find_layer(network, layer, shape).needs
+    return {name: tree[name].shape for name in names}
+
+
+def _same(a: nn.Module, b: nn.Module, layer: str | None, shape: tuple[int, ...]) -> bool:
+    """Whether both give the same outputs when they have the same parameters."""
+    values = {name: value[0] for name, value in model_tree(a).items()}
+    batch = torch.randn(8, *shape, generator=torch.Generator().manual_seed(0))
+    outputs = []
+    for network in (a, b):
+        own = {name: value for name, value in values.items() if name in model_tree(network)}
+        training = network.training
+        network.eval()
+
+        def run(network: nn.Module = network, own: dict[str, torch.Tensor] = own) -> torch.Tensor:
+            logits: torch.Tensor = torch.func.functional_call(network, own, (batch,))
+            return logits
+
+        with torch.no_grad():
+            outputs.append(run() if layer is None else output_of(network, layer, run))
+        network.train(training)
+    return torch.allclose(outputs[0], outputs[1])
 
 
 def _topology(experiment: Experiment, objects: Objects) -> Topology:
@@ -130,8 +194,7 @@ def _check_topology(experiment: Experiment, algorithm: Algorithm[Any], topology:
             f"algorithm {experiment.algorithm!r} goes through a hub and needs topology 'star', "
             f"not {experiment.topology!r}"
         )
-    needs_symmetric = algorithm.facts.symmetric_only or algorithm.settings().get("mixing") == "metropolis"
-    if needs_symmetric and topology.directed:
+    if algorithm.needs_both_ways() and topology.directed:
         raise ConfigError(
             f"algorithm {experiment.algorithm!r} as set needs links that go both ways, and topology "
             f"{experiment.topology!r} is directed; use one such as ring or random-regular(4)"
@@ -270,6 +333,3 @@ def _device(name: str) -> torch.device:
         first_sentence = str(error).partition("\n")[0].partition(". ")[0]  # of up to a thousand characters
         raise ConfigError(f"execution.device {name!r} cannot be used: {first_sentence}") from None
     return device
-
-
-__all__ = ["OWN_OBJECT", "Objects", "Others", "Prepared", "deal", "prepare"]

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from coterie.checkpoints import fitting, read_checkpoint, read_head, write_checkpoint
 from coterie.errors import RunFolderError
-from coterie.files import write_atomically
+from coterie.files import SECRET, write_atomically
 from coterie.peer.exchange.committed import FORMAT
 from coterie.protocol.trees import named_tensors, rebuilt
 
 S = TypeVar("S")
 
-_OWNER_ONLY = 0o600
 _REMEMBERED_ROUNDS = 1000  # so long an inquiry about a parcel can be answered
 
 
@@ -138,9 +137,7 @@ class Journal:
             "doubts": sorted(doubts),
         }
         head = {"format": FORMAT, "notes": json.dumps(notes)}
-        write_checkpoint(
-            self.checkpoint, dict(named_tensors(state)), head, durable=self.durable, mode=_OWNER_ONLY
-        )
+        write_checkpoint(self.checkpoint, dict(named_tensors(state)), head, durable=self.durable, mode=SECRET)
         self.ledger, self.round, self.doubts = ledger, round, set(doubts)
         self._clear()
 
@@ -176,7 +173,7 @@ class Journal:
         return [ParcelId.of_file(path) for path in sorted(self.folder.glob(f"{kind}-*{suffix}"))]
 
     def _write(self, name: str, content: bytes) -> None:
-        write_atomically(self.folder / name, content, durable=self.durable, mode=_OWNER_ONLY)
+        write_atomically(self.folder / name, content, durable=self.durable, mode=SECRET)
 
     def _remove(self, name: str) -> None:
         try:

@@ -282,7 +282,7 @@ def test_distribution_by_hand() -> None:
         ({"algorithm": "d-psgd(metropolitan)"}, "'uniform' or 'metropolis'"),
         ({"algorithm": "d-psgd(uniform,2)"}, "at most 1 settings"),
         ({"algorithm": "d-psgd(mixng=uniform)"}, "did you mean mixing"),
-        ({"algorithm": "fedavg(2)"}, "fraction"),
+        ({"algorithm": "fedavg(2)"}, "at most 1"),
         ({"algorithm": "d-psgd", "settings": {"mixin": 1}}, "did you mean mixing"),
         ({"algorithm": "dfedavgm", "preset": "blend"}, "blend-dfl"),
         ({"algorithm": "fedavg", "topology": "ring"}, "star"),
