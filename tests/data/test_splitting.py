@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.data import from_arrays, load, split
-from coterie.data.partitions.rotate import rotate
+from coterie.data.splitting import rotate
 from coterie.errors import ConfigError, DataError
 
 

@@ -7,7 +7,7 @@ Nothing is downloaded: files are read in their official formats from a folder th
 """
 
 from coterie.data.federation import Federation, Split
-from coterie.data.own import from_arrays, from_peers
+from coterie.data.own.in_memory import from_arrays, from_peers
 from coterie.data.partitions.partition import Assignment, Partition
 from coterie.data.source import DataSet, Source, load
 from coterie.data.splitting import split

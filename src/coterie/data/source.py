@@ -30,15 +30,13 @@ class Source:
     x_test: Tensor
     y_test: Tensor
     n_classes: int
-    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the classes; without any, their numbers
     columns: dict[str, Column] = field(default_factory=dict)  # name -> (train values, test values)
     own_tasks: bool = False  # every peer has a task of its own: only `natural` makes sense
     other_columns: tuple[str, ...] = ()  # not kept, but `natural=<column>` in the data's arguments would
 
     def __post_init__(self) -> None:
         refuse_too_many_classes(self.n_classes)
-        if not self.class_names:
-            object.__setattr__(self, "class_names", tuple(map(str, range(self.n_classes))))
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             if len(x) != len(y):
                 raise DataError(f"{part} data: {len(x)} samples but {len(y)} labels")
@@ -57,6 +55,10 @@ class Source:
                 f"train samples have shape {tuple(self.x_train.shape[1:])}, "
                 f"test samples {tuple(self.x_test.shape[1:])}; they must be equal"
             )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.names or tuple(map(str, range(self.n_classes)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,12 +110,6 @@ def load(data: str, *, data_dir: str | Path | None = None, peers: int, seed: int
         if not path.is_dir():
             raise DataError(f"the data folder {path} does not exist; data set {data!r} is read from it")
     return dataset.load(path, peers, seed)
-
-
-def scaled(images: NDArray[np.uint8], mean: float, std: float) -> Tensor:
-    """Bytes to float32: (value / 255 - mean) / std, without a second copy of the data."""
-    x = torch.from_numpy(images).float()
-    return x.mul_(1.0 / (255.0 * std)).sub_(mean / std)
 
 
 def hold_out(groups: NDArray[Any], fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.source import Source, scaled
-from coterie.data.sources.files import DAMAGED, read_bytes
+from coterie.data.source import Source
+from coterie.data.sources.files import DAMAGED, read_bytes, scaled
 from coterie.errors import DataError
 
 _PIXELS = 3 * 32 * 32
@@ -40,7 +40,7 @@ class _Cifar:
         train, test = (self._part(files, pattern, place) for pattern in (self.train, self.test))
         stored = _words(files.get(self.names, b""))
         names = stored if len(stored) == self.classes else class_names
-        return Source(*train, *test, n_classes=self.classes, class_names=names)
+        return Source(*train, *test, n_classes=self.classes, names=names)
 
     def _part(self, files: dict[str, bytes], pattern: str, place: str) -> tuple[Tensor, Tensor]:
         matching = sorted(name for name in files if re.fullmatch(pattern, name))

@@ -1,4 +1,4 @@
-"""Finding and reading data files, plain or gzipped; every failure names the file and what was expected."""
+"""Finding and reading data files in official formats; every failure names the file and what was expected."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import gzip
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from coterie.errors import DataError
 
@@ -49,3 +54,9 @@ def as_text(content: bytes, where: Path | str) -> str:
             f"{where} is not text in UTF-8: byte {error.start} is {content[error.start]:#04x}; "
             "download it again"
         ) from error
+
+
+def scaled(images: NDArray[np.uint8], mean: float, std: float) -> Tensor:
+    """Bytes to float32: (value / 255 - mean) / std, without a second copy of the data."""
+    x = torch.from_numpy(images).float()
+    return x.mul_(1.0 / (255.0 * std)).sub_(mean / std)

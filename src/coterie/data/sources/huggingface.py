@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.arrays import one_per_sample
-from coterie.data.own import from_arrays
+from coterie.data.own.in_memory import from_arrays
+from coterie.data.own.values import one_per_sample
 from coterie.data.source import Source
 from coterie.data.sources.tiny_imagenet import jpeg_decoder
 from coterie.errors import ConfigError, DataError

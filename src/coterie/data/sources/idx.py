@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.data.source import Source, scaled
-from coterie.data.sources.files import find, read_bytes
+from coterie.data.source import Source
+from coterie.data.sources.files import find, read_bytes, scaled
 from coterie.errors import DataError
 
 _UNSIGNED_BYTE = 8
@@ -79,7 +79,7 @@ class _Idx:
             raise DataError(
                 f"{images[0]} holds images of {sizes[0]} pixels, {images[1]} of {sizes[1]}; expected one size"
             )
-        return Source(*train, *test, n_classes=self.classes, class_names=class_names)
+        return Source(*train, *test, n_classes=self.classes, names=class_names)
 
     def _part(self, data_dir: Path, pattern: str) -> tuple[Tensor, Tensor]:
         images, labels = (

@@ -55,7 +55,7 @@ class IotDevices:
             x[test],
             y[test],
             n_classes=len(class_names),
-            class_names=tuple(map(str, class_names)),
+            names=tuple(map(str, class_names)),
         )
 
 

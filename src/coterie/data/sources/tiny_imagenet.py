@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.data.source import Source, scaled
-from coterie.data.sources.files import as_text
+from coterie.data.source import Source
+from coterie.data.sources.files import as_text, scaled
 from coterie.errors import ConfigError, DataError
 
 _ROOT = "tiny-imagenet-200"
@@ -58,7 +58,7 @@ class TinyImagenet:
             *decoded,
             *decoded_test,
             n_classes=len(wnids),
-            class_names=tuple(words.get(wnid, wnid) for wnid in wnids),
+            names=tuple(words.get(wnid, wnid) for wnid in wnids),
         )
 
 

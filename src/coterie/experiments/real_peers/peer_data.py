@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.data.one_peer import OwnData, checked, load_own
+from coterie.data.own.one_peer import OwnData, checked, load_own
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import is_file_reference
 from coterie.user_code import load_module

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.data.one_peer import Labels, Samples, load_samples
+from coterie.data.own.one_peer import Labels, Samples, load_samples
 from coterie.errors import ConfigError, DataError, RunFolderError
 from coterie.experiments.real_peers.joining import experiment_of, node_of, prepare_for
 from coterie.peer.exchange.journal import Journal

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.data.one_peer import checked, load_own
+from coterie.data.own.one_peer import checked, load_own
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.real_peers.peer_data import load_peer_data
 

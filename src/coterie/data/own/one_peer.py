@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.arrays import plain_array
+from coterie.data.own.values import plain_array
 from coterie.errors import DataError
 from coterie.registry import nearest
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from coterie.data.arrays import codes_of, numbers, one_per_sample, plain_array, samples
 from coterie.data.federation import Federation, Split
+from coterie.data.own.values import codes_of, numbers, one_per_sample, plain_array, samples
 from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
 from coterie.errors import ConfigError, DataError
 from coterie.randomness import numpy_generator
@@ -66,9 +66,7 @@ def from_arrays(
                 f"{len(parts[1])} training and {len(parts[3])} test samples"
             )
     classes = n_classes or max(len(names), *(int(part.max()) + 1 for part in labels))
-    return Source(
-        *parts, n_classes=classes, class_names=names if len(names) == classes else (), columns=table
-    )
+    return Source(*parts, n_classes=classes, names=names if len(names) == classes else (), columns=table)
 
 
 def from_peers(
