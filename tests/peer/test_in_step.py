@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from peers_in_memory import SMALL, World, simulated, topology_for
+from peers_in_memory import SMALL, World, simulated
 
 from coterie.catalogue import algorithms
-from coterie.testing import run_virtually
+from coterie.testing import run_virtually, topology_for
 from coterie.topology import Churn, Loss
 
 

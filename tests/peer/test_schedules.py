@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.peer.exchange.seal_bodies import unpack_reveal
 from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.peer.process import Pace
-from coterie.testing import Faults, run_virtually
+from coterie.testing import Crash, Cut, Faults, run_virtually
 
 ALGORITHMS = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl", "ppdl", "random-gossip", "fedavg", "gossip-fedavg")
 FREE = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl")
@@ -35,7 +35,7 @@ class Schedule:
     algorithm: str
     in_step: bool
     faults: Faults
-    crashes: list[tuple[float, int, float]]  # when, who, for how long
+    crashes: list[Crash]
 
 
 def schedule(seed: int) -> Schedule:
@@ -43,21 +43,17 @@ def schedule(seed: int) -> Schedule:
     algorithm = rng.choice(ALGORITHMS)
     start, length, side = rng.uniform(0, 10), rng.uniform(0, 20) * rng.choice((0, 1)), rng.randrange(1, 4)
     one_way = rng.random() < 0.3
-
-    def cut(sender: str, receiver: str, now: float) -> bool:
-        a, b = (int(name.rpartition("-")[2]) < side for name in (sender, receiver))
-        return start <= now < start + length and a != b and (a or not one_way)
-
     faults = Faults(
         delay=rng.choice((0.001, 0.02, 0.2)),
         slow=rng.choice((0.0, 0.02)),
         lost_request=rng.choice((0.0, 0.05, 0.2)),
         lost_answer=rng.choice((0.0, 0.05, 0.2)),
         duplicated=rng.choice((0.0, 0.2)),
-        cut=cut,
+        cut=Cut({f"peer-{number}" for number in range(side)}, start, length, one_way),
     )
     crashes = [
-        (rng.uniform(0, 25), rng.randrange(4), rng.uniform(0, 10)) for _ in range(rng.choice((0, 1, 3)))
+        Crash(at=rng.uniform(0, 25), peer=rng.randrange(4), away=rng.uniform(0, 10))
+        for _ in range(rng.choice((0, 1, 3)))
     ]
     return Schedule(algorithm, algorithm not in FREE or rng.random() < 0.6, faults, crashes)
 
@@ -65,44 +61,37 @@ def schedule(seed: int) -> Schedule:
 class Watched(World):
     """Looks after every crash whether all that was committed is still there."""
 
-    async def crash_for(self, when: float, number: int, seconds: float) -> None:
-        await asyncio.sleep(when)
-        if self.tasks[number].done():
-            return
-        await self.crash(number)
-        before = self.peers_by_number[number]
-        await asyncio.sleep(seconds)
-        self.start(number)
+    def start(self, number: int) -> asyncio.Task[None]:
+        before = self.peers_by_number.get(number)
+        task = super().start(number)
         after = self.peers_by_number[number]
-        committed = self.reports[number][-1].round + 1 if self.reports[number] else 0
-        assert after.journal.round >= committed, "a committed round was lost"
-        assert after.journal.round == before.journal.round
+        if before is not None:
+            committed = self.reports[number][-1].round + 1 if self.reports[number] else 0
+            assert after.journal.round >= committed, "a committed round was lost"
+            assert after.journal.round == before.journal.round
+        return task
 
-    async def play_with(self, crashes: list[tuple[float, int, float]]) -> dict[int, BaseException | None]:
-        for number in range(self.nodes):
-            self.start(number)
-        await asyncio.gather(*(self.crash_for(*crash) for crash in crashes))
-        done = await asyncio.wait_for(
-            asyncio.gather(*self.tasks.values(), return_exceptions=True), timeout=LONGEST
-        )
-        return dict(zip(self.tasks, done, strict=True))
+    async def play_for(self, seconds: float, crashes: list[Crash]) -> dict[int, CoterieError | None]:
+        async with asyncio.timeout(seconds):
+            return await self.play_with(crashes)
 
 
-def play(seed: int, folder: Path) -> tuple[Watched, dict[int, BaseException | None]]:
+def play(seed: int, folder: Path) -> tuple[Watched, dict[int, CoterieError | None]]:
     plan = schedule(seed)
     pace = Pace(deadline=8.0, join=30.0, heartbeat=1.0, suspect_after=4.0, linger=6.0)
+    size = Size(peers=4, rounds=4, samples=6)
     world = Watched(
         plan.algorithm,
         folder,
-        Size(peers=4, rounds=4, samples=6),
-        plan.faults,
-        seed,
-        pace,
+        size,
+        faults=plan.faults,
+        seed=seed,
+        pace=pace,
         in_step=plan.in_step,
         busy=1.0,
     )
     world.network.recording = plan.algorithm in ("ppdl", "random-gossip")
-    return world, run_virtually(world.play_with(plan.crashes))
+    return world, run_virtually(world.play_for(LONGEST, plan.crashes))
 
 
 def revealed(world: World) -> dict[tuple[str, int], tuple[set[str], set[str], int]]:
@@ -126,7 +115,7 @@ def check(seed: int, folder: Path) -> None:
     for number, end in ends.items():
         assert end is None or isinstance(end, CoterieError), f"peer {number}: {end!r}"
         if end is None:
-            assert world.peers_by_number[number].journal.round == world.size.rounds
+            assert world.peers_by_number[number].journal.round == world.rounds
     if schedule(seed).algorithm in PUSH_SUM:
         assert total_mass(world.peers_by_number) == pytest.approx(world.nodes, abs=1e-4)
     for seeds, keys, threshold in revealed(world).values():

@@ -29,6 +29,7 @@ from coterie.peer.exchange.seal_bodies import unpack, unpack_reveal, unpack_surv
 from coterie.peer.exchange.sealing import Sealing
 from coterie.peer.network.messages import Body, Head, SealAnswer, SealStep, TreeShape, decode_tree, shape_of
 from coterie.peer.network.serving import Handler
+from coterie.peer.process import Peer
 from coterie.protocol import Tree
 from coterie.protocol.secure_sum import FixedPoint, Plan, Words, magnitude_exponent
 from coterie.protocol.secure_sum.masks import keystream
@@ -151,13 +152,13 @@ class Doomed:
 def play_with_deaths(peers: World, step: str, victims: Iterable[int]) -> None:
     """All to the end, while the victims are killed when peer 0 asks them for this step in the first round."""
 
+    def handler(peer: Peer) -> Handler:
+        return Doomed(peer, peer.number, peers, step) if peer.number in victims else peer
+
     async def play() -> None:
+        peers.handler = handler  # type: ignore[method-assign]
         for number in range(peers.nodes):
             peers.start(number)
-        for number in victims:
-            handlers = peers.network.handlers
-            name = f"peer-{number}"
-            handlers[name] = Doomed(handlers[name], number, peers, step)
         ends = await asyncio.gather(*peers.tasks.values(), return_exceptions=True)
         for number, end in enumerate(ends):
             assert isinstance(end, asyncio.CancelledError) if number in victims else end is None

@@ -1,8 +1,44 @@
-"""For whoever writes an algorithm: real peers' own code, on a network and a clock in memory.
+"""For whoever writes an algorithm: peers in memory, under faults that follow from a seed.
 
-Nothing here takes real time, and every delay, loss and crash follows from a seed.
+The peers are those of `coterie peer run`, with the same exchanges, journals and mailboxes. Only their network
+and their clock are in memory, so that nothing takes real time, and a failure can be looked at again:
+
+>>> from coterie.algorithms.d_psgd import DPSGD
+>>> from coterie.testing import Crash, Cut, Faults, run_peers
+>>> bad = Faults(lost_request=0.1, duplicated=0.2, cut=Cut({"peer-0"}, start=2.0, seconds=5.0))
+>>> outcome = run_peers(DPSGD(), peers=4, rounds=3, faults=bad, crashes=[Crash(peer=1, at=1.0)], seed=7)
+>>> outcome.finished
+[0, 1, 2, 3]
+>>> [report.round for report in outcome.reports[3]]
+[0, 1, 2]
+
+`MemoryPeers` is for tests that start and crash peers themselves, or look at what passes between them.
+`MemoryNetwork` and `run_virtually` are the network and the clock alone.
 """
 
-from coterie.testing.network import Faults, MemoryNetwork, MemoryTransport, VirtualLoop, run_virtually
+from coterie.testing.network import Cut, Faults, MemoryNetwork, MemoryTransport, VirtualLoop, run_virtually
+from coterie.testing.peers import (
+    Crash,
+    MemoryPeers,
+    Outcome,
+    run_peers,
+    small_federation,
+    small_module,
+    topology_for,
+)
 
-__all__ = ["Faults", "MemoryNetwork", "MemoryTransport", "VirtualLoop", "run_virtually"]
+__all__ = [
+    "Crash",
+    "Cut",
+    "Faults",
+    "MemoryNetwork",
+    "MemoryPeers",
+    "MemoryTransport",
+    "Outcome",
+    "VirtualLoop",
+    "run_peers",
+    "run_virtually",
+    "small_federation",
+    "small_module",
+    "topology_for",
+]

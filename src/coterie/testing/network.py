@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -56,6 +56,21 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
+@dataclass(frozen=True)
+class Cut:
+    """For some time nothing passes between a group of peers, by name, and all others."""
+
+    group: Collection[str]
+    start: float  # seconds
+    seconds: float
+    one_way: bool = False  # what the others send to the group still arrives
+
+    def __call__(self, sender: str, receiver: str, now: float) -> bool:
+        leaves, enters = sender in self.group, receiver in self.group
+        between = leaves != enters and (leaves or not self.one_way)
+        return between and self.start <= now < self.start + self.seconds
+
+
 @dataclass
 class Faults:
     """How bad the network is; all rates are probabilities of one message."""
@@ -65,7 +80,7 @@ class Faults:
     lost_request: float = 0.0
     lost_answer: float = 0.0
     duplicated: float = 0.0
-    cut: Callable[[str, str, float], bool] = lambda sender, receiver, now: False  # by time: partitions
+    cut: Callable[[str, str, float], bool] = lambda sender, receiver, now: False  # such as a `Cut`
 
 
 @dataclass

@@ -1,0 +1,244 @@
+"""An algorithm among peers in memory: real peers' own code, with network, clock and crashes from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie.data import Federation, from_peers
+from coterie.errors import CoterieError
+from coterie.learning import Executor, LearningNode, Workers
+from coterie.peer.exchange.journal import Journal
+from coterie.peer.exchange.membership import Acquaintance
+from coterie.peer.network.serving import Handler
+from coterie.peer.process import Pace, Peer, RoundReport
+from coterie.protocol import Algorithm
+from coterie.randomness import numpy_generator
+from coterie.testing.network import Faults, MemoryNetwork, run_virtually
+from coterie.topology import Topology, make
+from coterie.training import Training
+
+_FEATURES, _CLASSES, _HIDDEN = 4, 3, 5
+_DIGEST = "0" * 64
+_SEED = 3  # of the algorithm's own draws
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A peer dies without a word, as by SIGKILL, and is started again from its files."""
+
+    peer: int
+    at: float  # seconds after the start
+    away: float = 5.0  # seconds until it is started again
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of everyone, by number.
+
+    states: at the end. reports: of the rounds that each finished. ends: None for whoever went through to its
+    end, or else the error that stopped it.
+    """
+
+    states: Mapping[int, Any]
+    reports: Mapping[int, Sequence[RoundReport]]
+    ends: Mapping[int, CoterieError | None]
+
+    @property
+    def finished(self) -> list[int]:
+        """Who went through to its end."""
+        return [number for number, end in self.ends.items() if end is None]
+
+
+def run_peers(
+    algorithm: Algorithm[Any],
+    *,
+    peers: int = 4,
+    rounds: int = 3,
+    faults: Faults | None = None,
+    crashes: Sequence[Crash] = (),
+    seed: int = 0,
+    in_step: bool = True,
+    topology: Topology | None = None,
+    training: Training | None = None,
+) -> Outcome:
+    """Run an algorithm among peers that delay, lose and repeat messages and crash, as the seed says.
+
+    Returns when everyone has come to an end. It takes no real time but that of training, on a small
+    federation of three classes. An error that is not Coterie's own is a mistake in the algorithm, and raised.
+
+    in_step: rounds together; False: each at its own pace. topology: by default one that suits the algorithm.
+    """
+    with tempfile.TemporaryDirectory(prefix="coterie-testing-") as folder:
+        world = MemoryPeers(
+            algorithm,
+            Path(folder),
+            peers=peers,
+            rounds=rounds,
+            faults=faults or Faults(),
+            seed=seed,
+            in_step=in_step,
+            topology=topology,
+            training=training or Training(epochs=1, batch_size=5, lr=0.1),
+            busy=1.0,
+        )
+        ends = run_virtually(world.play_with(crashes))
+    states = {number: peer.state for number, peer in world.peers_by_number.items()}
+    return Outcome(states, world.reports, ends)
+
+
+def small_federation(peers: int, samples: int = 12) -> Federation:
+    """Three classes of points around three centres; a few samples for everyone, the same at every call."""
+    rng = numpy_generator(7, "peers")
+    datasets = []
+    for _ in range(peers):
+        parts = {}
+        for part, n in (("train", samples), ("validation", 4), ("test", 8)):
+            y = rng.integers(0, _CLASSES, n)
+            parts[part] = (rng.normal(size=(n, _FEATURES)) + y[:, None], y)
+        datasets.append(parts)
+    made = from_peers(datasets, n_classes=_CLASSES)
+    return dataclasses.replace(made, clusters=torch.arange(peers) // 3)
+
+
+def small_module() -> nn.Module:
+    """Two layers, with the same initial weights at every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        return nn.Sequential(nn.Linear(_FEATURES, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _CLASSES))
+
+
+def topology_for(algorithm: Algorithm[Any], peers: int) -> Topology:
+    """One that the algorithm can work with."""
+    facts = algorithm.facts
+    name = "star" if facts.hub else "directed(2)" if facts.directed else "full"
+    return make(name, peers=peers, seed=5)
+
+
+@dataclass
+class MemoryPeers:
+    """An experiment of few peers, which can be started and crashed one by one; `play` runs all to the end.
+
+    folder: for their state. busy: virtual seconds that each piece of local work takes, at most.
+    """
+
+    algorithm: Algorithm[Any]
+    folder: Path
+    peers: int = 5
+    rounds: int = 5
+    samples: int = 12
+    faults: Faults = field(default_factory=Faults)
+    seed: int = 0
+    pace: Pace = field(default_factory=lambda: Pace(deadline=30.0, join=60.0))
+    topology: Topology | None = None
+    training: Training = field(default_factory=lambda: Training(epochs=1, batch_size=5, lr=0.1))
+    in_step: bool = True
+    busy: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.topology = self.topology or topology_for(self.algorithm, self.peers)
+        self.nodes = self.topology.nodes
+        self.federation = small_federation(self.peers, self.samples)
+        self.network = MemoryNetwork(self.seed, self.faults)
+        self.peers_by_number: dict[int, Peer] = {}
+        self.reports: dict[int, list[RoundReport]] = {n: [] for n in range(self.nodes)}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def play(self) -> None:
+        """Everyone to the end; raises the first error."""
+        for number in range(self.nodes):
+            self.start(number)
+        await asyncio.gather(*self.tasks.values())
+
+    async def play_with(self, crashes: Sequence[Crash]) -> dict[int, CoterieError | None]:
+        """Everyone to its end, with crashes; how each of them ended."""
+        for number in range(self.nodes):
+            self.start(number)
+        await asyncio.gather(*(self._crash(crash) for crash in crashes))
+        ends = await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        for end in ends:
+            if end is not None and not isinstance(end, CoterieError):
+                raise end
+        return dict(zip(self.tasks, ends, strict=True))  # type: ignore[arg-type]  # as just checked
+
+    def start(self, number: int) -> asyncio.Task[None]:
+        """Start a peer, or start it again after a crash."""
+        peer = self.peers_by_number[number] = self._peer(number)
+        self.tasks[number] = asyncio.create_task(self._run(peer))
+        return self.tasks[number]
+
+    async def crash(self, number: int) -> None:
+        """As SIGKILL: nothing is cleaned up, connections die."""
+        self.network.detach(f"peer-{number}")
+        self.tasks[number].cancel()
+        await asyncio.gather(self.tasks[number], return_exceptions=True)
+
+    def handler(self, peer: Peer) -> Handler:
+        """What answers the others in a peer's name: itself, unless a test puts something in between."""
+        return peer
+
+    def node(self, number: int) -> LearningNode:
+        """The one row that a peer hosts."""
+        assert self.topology is not None
+        module, ids = small_module(), torch.tensor([number])
+        return LearningNode(
+            ids=ids,
+            federation=self.federation.of_nodes(ids, self.topology.hub),
+            module=module,
+            executor=Executor("looped", module, Workers(1)),
+            training=self.training,
+            seed=_SEED,
+            rounds=self.rounds,
+            hub=self.topology.hub,
+            clusters=self.federation.clusters,
+        )
+
+    def _peer(self, number: int) -> Peer:
+        assert self.topology is not None
+        everyone = {n: Acquaintance(f"peer-{n}", n, f"host:{1000 + n}") for n in range(self.nodes)}
+        me = everyone.pop(number)
+        return Peer(
+            name=me.name,
+            address=me.address,
+            node=self.node(number),
+            algorithm=self.algorithm,
+            topology=self.topology,
+            rounds=self.rounds,
+            digest=_DIGEST,
+            roster=lambda: everyone,
+            transport=self.network.transport(me.name),
+            journal=Journal(self.folder / me.name, durable=False),
+            pace=self.pace,
+            in_step=self.in_step,
+            work=self._work,
+            observer=self.reports[number].append,
+        )
+
+    async def _run(self, peer: Peer) -> None:
+        try:
+            await peer.load()
+            self.network.attach(peer.name, self.handler(peer))
+            await peer.run()
+        finally:
+            if self.peers_by_number[peer.number] is peer:
+                self.network.detach(peer.name)
+
+    async def _crash(self, crash: Crash) -> None:
+        await asyncio.sleep(crash.at)
+        if not self.tasks[crash.peer].done():
+            await self.crash(crash.peer)
+            await asyncio.sleep(crash.away)
+            self.start(crash.peer)
+
+    async def _work(self, task: Callable[[], Any]) -> Any:
+        """Local work takes virtual time, and others get a turn."""
+        await asyncio.sleep(self.network.random.uniform(0, self.busy))
+        return task()
