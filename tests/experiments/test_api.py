@@ -22,9 +22,10 @@ from coterie.catalogue import algorithms
 from coterie.data.partitions.iid import Iid
 from coterie.errors import ConfigError, CoterieError, DataError, DivergedError, RunFolderError
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.setup.config import load_toml, resolve
+from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.prepare import Objects, prepare
 from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Round
+from coterie.toml_tables import load_toml
 from coterie.topology import make
 
 QUICK: dict[str, Any] = {

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from coterie.errors import ConfigError
-from coterie.experiments.setup.config import inline_settings, load_toml, override, with_absolute_paths
+from coterie.experiments.setup.config import inline_settings, override, with_absolute_paths
 from coterie.registry import parse_call
+from coterie.toml_tables import load_toml
 
 
 def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:

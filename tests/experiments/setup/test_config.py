@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from coterie.errors import ConfigError, CoterieError, TopologyError
 from coterie.experiments.runs.records import distribution
-from coterie.experiments.setup.config import build_algorithm, load_toml, override, resolve, resolve_to_run
+from coterie.experiments.setup.config import build_algorithm, override, resolve, resolve_to_run
 from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import Experiment
+from coterie.toml_tables import load_toml
 
 
 def test_defaults_follow_from_data_and_algorithm() -> None:

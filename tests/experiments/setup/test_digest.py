@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.experiments.setup.config import load_toml, resolve
+from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.digest import experiment_digest
 from coterie.experiments.setup.schema import Experiment
+from coterie.toml_tables import load_toml
 
 START: dict[str, Any] = {
     "algorithm": "dfedavgm",

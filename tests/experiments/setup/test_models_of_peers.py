@@ -14,10 +14,11 @@ import coterie
 from coterie.catalogue import algorithms
 from coterie.cli import app
 from coterie.errors import ConfigError
-from coterie.experiments.setup.config import load_toml, resolve
+from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import peers_in
 from coterie.models import build
+from coterie.toml_tables import load_toml
 
 NETWORKS = """
 from collections import OrderedDict

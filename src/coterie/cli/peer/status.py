@@ -7,18 +7,17 @@ from typing import Any
 
 import typer
 
-from coterie import toml_tables
 from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import accuracies, headline, neighbours
 from coterie.errors import UnreachableError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
-from coterie.experiments.setup.config import load_toml
 from coterie.experiments.setup.schema import Experiment
 from coterie.peer.exchange.committed import committed_rounds
 from coterie.peer.trust.settings import load_settings
 from coterie.peer.watch.monitoring import ask_standing, is_running
 from coterie.reporting.tables import show
+from coterie.toml_tables import load_toml, validate
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:
@@ -54,7 +53,7 @@ def _stored(folder: Path) -> dict[str, Any]:
     """What checkpoint and records say."""
     settings = load_settings(folder)
     path = Path(settings.experiment)
-    experiment = toml_tables.validate(Experiment, load_toml(path), str(path))
+    experiment = validate(Experiment, load_toml(path), str(path))
     return {
         "name": settings.name,
         "number": settings.number,

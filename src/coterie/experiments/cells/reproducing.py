@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Overrides, PaperTable, Row, Scale
-from coterie.experiments.setup.config import load_toml
 from coterie.experiments.setup.schema import Experiment
 from coterie.registry import nearest
+from coterie.toml_tables import load_toml, validate
 
 PAPERS = Path(__file__).parent / "papers"
 Resolve = Callable[[Mapping[str, Any]], Experiment]
@@ -98,15 +96,7 @@ def _hint(wanted: str, of_paper: list[str], known: list[str], papers: list[str])
 
 def read(path: Path) -> PaperTable:
     """A table or figure, checked; the error names the file."""
-    table = load_toml(path)
-    try:
-        return PaperTable.model_validate(table)
-    except ValidationError as error:
-        problems = (
-            f"{'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        )
-        raise ConfigError(f"{path}: {'; '.join(problems)}") from None
+    return validate(PaperTable, load_toml(path), str(path))
 
 
 def experiment_of(table: PaperTable, row_name: str, column_name: str, scale: Scale) -> Overrides:

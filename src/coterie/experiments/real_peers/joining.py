@@ -14,7 +14,7 @@ from coterie.data import from_peers
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.real_peers.peer_data import load_peer_data
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
-from coterie.experiments.setup.config import load_toml, resolve, with_absolute_paths
+from coterie.experiments.setup.config import resolve, with_absolute_paths
 from coterie.experiments.setup.digest import experiment_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
@@ -31,6 +31,7 @@ from coterie.peer.trust.names import split_address
 from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import SHARE, PeerSettings, load_settings
 from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor, pages_of
+from coterie.toml_tables import load_toml
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20

@@ -24,11 +24,12 @@ import torch
 
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
 from coterie.experiments.runs.records import RunRecords
-from coterie.experiments.setup.config import load_toml, reads_files, resolve
+from coterie.experiments.setup.config import reads_files, resolve
 from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.files import alone, write_atomically
 from coterie.learning import cores
+from coterie.toml_tables import load_toml
 
 _LOCK = ".lock"
 

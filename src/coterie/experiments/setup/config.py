@@ -7,7 +7,6 @@ and with that PyTorch, which takes a second or two.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import tomllib
 import typing
@@ -15,12 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
 from coterie.catalogue import algorithms, models, partitions, sources, topologies
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
+from coterie.toml_tables import refuse_unknown, validate
 
 if TYPE_CHECKING:
     from coterie.protocol import Algorithm
@@ -40,18 +38,14 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
     base_dir: the folder that relative paths in the table start from (that of the TOML file).
     """
     table = {key: value for key, value in raw.items() if value is not None}
-    refuse_unknown(table, Experiment, "")
+    refuse_unknown(table, Experiment)
     _refuse_unknown_names(table)
     table = _with_inline_settings(table)
     table = _with_preset(table)
     table = with_absolute_paths(table, base_dir or Path.cwd())
     if not table.get("data_dir") and os.environ.get("COTERIE_DATA"):
         table["data_dir"] = str(Path(os.environ["COTERIE_DATA"]).expanduser().resolve())
-    try:
-        experiment = Experiment.model_validate(table)
-    except ValidationError as error:
-        raise ConfigError(_readable(error)) from None
-    return _with_defaults(experiment)
+    return _with_defaults(validate(Experiment, table))
 
 
 def resolve_to_run(raw: Mapping[str, Any]) -> Experiment:
@@ -100,16 +94,6 @@ def build_algorithm(experiment: Experiment) -> Algorithm[Any]:
     return built
 
 
-def load_toml(path: Path) -> dict[str, Any]:
-    """A TOML file's table; the error names the file and the line."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-
-
 def override(table: dict[str, Any], assignment: str) -> None:
     """Apply `key=value`, where key may be dotted (training.lr) and value is TOML or else a string."""
     key, equals, text = assignment.partition("=")
@@ -130,20 +114,14 @@ def override(table: dict[str, Any], assignment: str) -> None:
 
 def build_settings(cls: Any, settings: Mapping[str, Any], where: str) -> Any:
     """Build a dataclass from a table, with readable errors."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    for key in settings:
-        if key not in names:
-            known = nearest(key, names) if names else "it has none"
-            raise ConfigError(f"{where}: unknown key {key!r}; {known}")
     hints = typing.get_type_hints(cls)
     # A layer of a Sequential may be called 0, which TOML reads as a number.
     texts = {
-        key: str(value) for key, value in settings.items() if hints[key] == str | None and type(value) is int
+        key: str(value)
+        for key, value in settings.items()
+        if hints.get(key) == str | None and type(value) is int
     }
-    try:
-        return TypeAdapter(cls).validate_python({**settings, **texts})
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {_readable(error)}") from None
+    return validate(cls, {**settings, **texts}, where)
 
 
 def is_file_reference(text: str) -> bool:
@@ -259,30 +237,3 @@ def _with_defaults(experiment: Experiment) -> Experiment:
                 f"not {experiment.topology!r}"
             )
     return experiment
-
-
-def refuse_unknown(table: Mapping[str, Any], cls: Any, where: str) -> None:
-    """Fail on the first key that the schema does not have, with the nearest one that it has."""
-    hints = typing.get_type_hints(cls)
-    names = (
-        list(cls.model_fields) if issubclass(cls, BaseModel) else [f.name for f in dataclasses.fields(cls)]
-    )
-    for key, value in table.items():
-        if key not in names:
-            raise ConfigError(f"unknown key {where + key!r}; {nearest(key, names)}")
-        inner = hints.get(key)
-        is_section = inspect.isclass(inner) and (
-            dataclasses.is_dataclass(inner) or issubclass(inner, BaseModel)
-        )
-        if (is_section or key == "settings") and not isinstance(value, Mapping):
-            raise ConfigError(f"{where + key!r} is a section with keys of its own, not a value: {value!r}")
-        if is_section:
-            refuse_unknown(value, inner, f"{where}{key}.")
-
-
-def _readable(error: ValidationError) -> str:
-    parts = []
-    for problem in error.errors():
-        place = ".".join(map(str, problem["loc"]))
-        parts.append(f"{place}: {problem['msg'].removeprefix('Value error, ')} (got {problem['input']!r})")
-    return "; ".join(parts)

@@ -170,7 +170,7 @@ class Roster:
 
     def _read(self) -> None:
         where = str(self.path)
-        table = toml_tables.parse(toml_tables.read_text(self.path), where)
+        table = toml_tables.load_toml(self.path)
         for key in table:
             if key not in _SECTIONS:
                 raise ConfigError(f"{where}: unknown section {key!r}; {nearest(key, _SECTIONS)}")

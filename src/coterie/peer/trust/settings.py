@@ -91,7 +91,7 @@ def load_settings(folder: Path) -> PeerSettings:
     path = folder / SETTINGS_FILE
     if not path.is_file():
         raise ConfigError(f"{folder} is not a peer's folder: it has no {SETTINGS_FILE}")
-    return settings_from(toml_tables.parse(toml_tables.read_text(path), str(path)), folder, str(path))
+    return settings_from(toml_tables.load_toml(path), folder, str(path))
 
 
 def settings_from(table: dict[str, Any], folder: Path, where: str = SETTINGS_FILE) -> PeerSettings:
