@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.errors import ConfigError
+
+PLAIN_STEP: dict[str, Any] = {
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "lr_decay": 1.0,
+}
+"""Settings of `node.train` for steps that a method's equations spell out: w <- w - lr gradient, no more."""
+
+
+def _key(default: Any, description: str) -> Any:
+    """A key of the section, with what it means for whoever asks the schema."""
+    return field(default=default, metadata={"description": description})
 
 
 @dataclass(frozen=True)
@@ -17,16 +31,17 @@ class Training:
     The optimiser's memory (momentum, Adam's moments) starts afresh in every round.
     """
 
-    epochs: int = 1
-    epoch_groups: int = 0  # peer i does 1 + i mod so many epochs; 0: `epochs` for all
-    steps: int | None = None
-    batch_size: int = 32
-    lr: float = 0.05
-    lr_decay: float = 1.0  # lr of round t is lr * lr_decay^t
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float = 10.0  # largest L2 norm of a node's gradient; 0: no clipping
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    epochs: int = _key(1, "passes over a peer's training data in a round")
+    epoch_groups: int = _key(0, "peer i does 1 + i mod so many epochs; 0: `epochs` for all")
+    steps: int | None = _key(None, "mini-batches in a round, in the place of `epochs`")
+    batch_size: int = _key(32, "samples of a mini-batch")
+    lr: float = _key(0.05, "learning rate")
+    lr_decay: float = _key(1.0, "the learning rate of round t is lr * lr_decay^t")
+    momentum: float = _key(0.0, "of optimizer sgd")
+    nesterov: bool = _key(False, "Nesterov's momentum in the place of the heavy ball; optimizer sgd only")
+    weight_decay: float = _key(0.0, "added to the gradient by sgd and adam, beside the step by adamw")
+    clip: float = _key(10.0, "largest L2 norm of a node's gradient; 0: no clipping")
+    optimizer: Literal["sgd", "adam", "adamw"] = _key("sgd", "the rule that turns gradients into steps")
 
     def __post_init__(self) -> None:
         for name, valid, wanted in (
@@ -44,3 +59,7 @@ class Training:
                 raise ConfigError(f"training.{name} must be {wanted}, not {getattr(self, name)}")
         if self.epoch_groups and self.steps is not None:
             raise ConfigError("training.epoch_groups counts epochs: it does not go with training.steps")
+        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
+            raise ConfigError(
+                "training.nesterov needs training.optimizer 'sgd' with a training.momentum above 0"
+            )

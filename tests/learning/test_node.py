@@ -26,7 +26,7 @@ from coterie.learning.local_steps import LocalWork
 from coterie.learning.updates import SGD, Proximal
 from coterie.protocol import Batch, Params, Samples
 from coterie.topology import make
-from coterie.training import Training
+from coterie.training import PLAIN_STEP, Training
 
 FEATURES, CLASSES = 4, 3
 TRAIN, TEST = (5, 1, 8), (3, 0, 7)  # peer 1 has no test data
@@ -364,6 +364,15 @@ def test_settings_of_one_call() -> None:
     assert LocalWork.resolve(training, -1, {}).lr == 0.1, "before the first round nothing has decayed"
     assert isinstance(LocalWork.resolve(training, 0, {"proximal": (0.1, {})}).update, Proximal)
     assert LocalWork.resolve(training, 0, {"proximal": (0.0, {})}).update == SGD(momentum=0.3)
+
+
+def test_nesterov_needs_a_momentum() -> None:
+    for settings in ({}, {"momentum": 0.9, "optimizer": "adamw"}):
+        with pytest.raises(ConfigError, match=r"training\.nesterov needs .*'sgd' .*momentum above 0"):
+            Training(nesterov=True, **settings)  # type: ignore[arg-type]
+    training = Training(momentum=0.9, nesterov=True)
+    assert LocalWork.resolve(training, 0, {"momentum": 0.5}).update == SGD(momentum=0.5, nesterov=True)
+    assert LocalWork.resolve(training, 0, PLAIN_STEP).update == SGD(), "a plain step has neither"
 
 
 def test_random_streams_belong_to_nodes_not_rows(workers: Workers) -> None:

@@ -112,6 +112,22 @@ OPTIMISERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch
         {"optimizer": "adam", "weight_decay": 0.05},
         lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.05),
     ),
+    "nesterov": (
+        {"momentum": 0.9, "nesterov": True},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    ),
+    "nesterov-decay-clip": (
+        {"momentum": 0.5, "nesterov": True, "weight_decay": 0.05, "clip": 0.3},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.05, nesterov=True),
+    ),
+    "adamw": (
+        {"optimizer": "adamw", "weight_decay": 0.5},
+        lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
+    ),
+    "adamw-clip": (
+        {"optimizer": "adamw", "clip": 0.3},
+        lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0),
+    ),
 }
 
 

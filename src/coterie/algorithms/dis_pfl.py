@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from coterie.algorithms.parts.sparsity import (
     Masked,
@@ -19,6 +19,7 @@ from coterie.algorithms.parts.sparsity import (
 )
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Exchange, Facts, Node, Params, Presets, Round
+from coterie.training import PLAIN_STEP
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,8 @@ class DisPFL(Algorithm[SparseState]):
 
     def gradient(self, params: Params, node: Node) -> Params:
         """Of one mini-batch, also where the mask is zero."""
-        plain: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
         after = node.train(
-            params, steps=1, lr=1.0, lr_decay=1.0, stream="growth", purpose="gradient", **plain
+            params, steps=1, lr=1.0, clip=0.0, stream="growth", purpose="gradient", **PLAIN_STEP
         )
         return {name: value - after[name] for name, value in params.items()}
 

@@ -13,6 +13,7 @@ from coterie.algorithms.parts.hub import HubAverage
 from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least
 from coterie.learning.updates import Gradients, Memory, Update, add_
 from coterie.protocol import Facts, Node, Params, Presets
+from coterie.training import PLAIN_STEP
 
 _PFEDKD: dict[str, Any] = {
     "adaptation_lr": 0.01,
@@ -66,12 +67,9 @@ class PerFedAvg(HubAverage):
             received,
             steps=1,
             lr=self.adaptation_lr,
-            lr_decay=1.0,
-            momentum=0.0,
-            weight_decay=0.0,
-            optimizer="sgd",
             stream="adaptation",
             purpose="measurement",
+            **PLAIN_STEP,
         )
 
 

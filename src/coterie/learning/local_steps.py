@@ -28,9 +28,9 @@ _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on a
 
 def optimiser(training: Training) -> Update:
     """The rule that turns gradients into steps."""
-    if training.optimizer == "adam":
-        return Adam(weight_decay=training.weight_decay)
-    return SGD(momentum=training.momentum, weight_decay=training.weight_decay)
+    if training.optimizer == "sgd":
+        return SGD(training.momentum, training.weight_decay, training.nesterov)
+    return Adam(weight_decay=training.weight_decay, decoupled=training.optimizer == "adamw")
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class LocalWork:
         per_step = settings.pop("batches_per_step", 1)
         around: Callable[[Update], Update] | None = settings.pop("around", None)
         merged = _changed(training, epoch_groups=groups, **settings)
-        if settings.get("momentum") and merged.optimizer == "adam":
+        if settings.get("momentum") and merged.optimizer != "sgd":
             raise ConfigError(
                 f"the algorithm has a momentum of its own, {settings['momentum']}, which training.optimizer "
-                "'adam' has no use for; take 'sgd', or set the algorithm's momentum to 0"
+                f"{merged.optimizer!r} has no use for; take 'sgd', or set the algorithm's momentum to 0"
             )
         rule = update(merged)
         if around is not None:
@@ -80,7 +80,12 @@ class LocalWork:
 
 @lru_cache(maxsize=256)
 def _changed(training: Training, **changes: Any) -> Training:
-    """The experiment's settings with an algorithm's own: checked once, and not in every round."""
+    """The experiment's settings with an algorithm's own: checked once, and not in every round.
+
+    Nesterov's momentum goes where an algorithm takes steps without any.
+    """
+    if changes.get("momentum") == 0:
+        changes["nesterov"] = False
     return Training(**{**vars(training), **changes})
 
 

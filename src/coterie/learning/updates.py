@@ -150,10 +150,11 @@ class Update(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD computes it."""
+    """Stochastic gradient descent with heavy-ball or Nesterov momentum, as torch.optim.SGD computes it."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
         return (
@@ -169,19 +170,24 @@ class SGD:
                 velocity = memory["velocity"][name]
                 add_(velocity, g, 1.0, beta=self.momentum)
                 velocity.add_(p, alpha=self.weight_decay)
-                p.sub_(velocity, alpha=lr)
-            else:
+            if self.nesterov or not self.momentum:
                 add_(p, g, -lr, beta=1.0 - lr * self.weight_decay)
+            if self.momentum:
+                p.sub_(velocity, alpha=lr * self.momentum if self.nesterov else lr)
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma & Ba), with L2 weight decay added to the gradient, as torch.optim.Adam computes it."""
+    """Adam (Kingma & Ba) as torch.optim.Adam computes it, with weight decay added to the gradient.
+
+    decoupled: weights decay by themselves, beside the step: AdamW (Loshchilov & Hutter).
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+    decoupled: bool = False
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
         return {key: {name: torch.zeros_like(p) for name, p in params.items()} for key in ("first", "second")}
@@ -193,7 +199,9 @@ class Adam:
         for name, factored in gradient().items():
             p, first, second = params[name], memory["first"][name], memory["second"][name]
             g = dense(factored, p)
-            if self.weight_decay:
+            if self.decoupled:
+                p.mul_(1 - lr * self.weight_decay)
+            elif self.weight_decay:
                 g = g.add(p, alpha=self.weight_decay)
             first.lerp_(g, 1 - self.beta1)
             second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)

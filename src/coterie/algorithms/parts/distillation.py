@@ -12,6 +12,7 @@ from coterie.algorithms.parts.received import completed
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Loss, Node, Samples
 from coterie.protocol.trees import Params, Tree, map_params, per_row, some_rows, take
+from coterie.training import PLAIN_STEP
 
 _ROUNDING = 1e-10  # distances below this are those of equal models
 _ALL_SAMPLES = 1 << 40  # a batch larger than any node's data
@@ -121,10 +122,7 @@ def full_gradient(node: Node, params: Params, loss: Loss, active: Tensor) -> Par
         steps=1,
         batch_size=_ALL_SAMPLES,
         lr=1.0,
-        lr_decay=1.0,
-        momentum=0.0,
-        weight_decay=0.0,
         clip=0.0,
-        optimizer="sgd",
+        **PLAIN_STEP,
     )
     return map_params(lambda before, after: before - after, params, stepped)
