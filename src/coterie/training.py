@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 from typing import Any, Literal
 
 from coterie.errors import ConfigError
+from coterie.registry import nearest, parse_call
 
+_SCHEDULES: dict[str, tuple[str, ...]] = {
+    "constant": (),
+    "cosine": (),
+    "linear": (),
+    "step": ("every", "factor"),
+}
 PLAIN_STEP: dict[str, Any] = {
     "optimizer": "sgd",
     "momentum": 0.0,
     "nesterov": False,
     "weight_decay": 0.0,
     "lr_decay": 1.0,
+    "schedule": "constant",
+    "warmup": 0.0,
 }
 """Settings of `node.train` for steps that a method's equations spell out: w <- w - lr gradient, no more."""
 
@@ -36,7 +46,15 @@ class Training:
     steps: int | None = _key(None, "mini-batches in a round, in the place of `epochs`")
     batch_size: int = _key(32, "samples of a mini-batch")
     lr: float = _key(0.05, "learning rate")
-    lr_decay: float = _key(1.0, "the learning rate of round t is lr * lr_decay^t")
+    lr_decay: float = _key(1.0, "the learning rate of round t is lr * lr_decay^t, times what `schedule` says")
+    schedule: str = _key(
+        "constant",
+        "how the learning rate goes on after the warm-up, step by step: constant; cosine or linear, to 0 at "
+        "the end of the last round; step(every,factor), times factor after every so many rounds",
+    )
+    warmup: float = _key(
+        0.0, "rounds, or a fraction of one, in which the learning rate grows from 0 to its value"
+    )
     momentum: float = _key(0.0, "of optimizer sgd")
     nesterov: bool = _key(False, "Nesterov's momentum in the place of the heavy ball; optimizer sgd only")
     weight_decay: float = _key(0.0, "added to the gradient by sgd and adam, beside the step by adamw")
@@ -51,15 +69,41 @@ class Training:
             ("batch_size", self.batch_size >= 1, "1 or more"),
             ("lr", self.lr >= 0, "0 or more"),
             ("lr_decay", 0 < self.lr_decay <= 1, "above 0 and at most 1"),
+            ("warmup", self.warmup >= 0, "0 (none) or more rounds"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("weight_decay", self.weight_decay >= 0, "0 or more"),
             ("clip", self.clip >= 0, "0 (no clipping) or more"),
         ):
             if not valid or getattr(self, name) == inf:
                 raise ConfigError(f"training.{name} must be {wanted}, not {getattr(self, name)}")
+        parsed_schedule(self.schedule)
         if self.epoch_groups and self.steps is not None:
             raise ConfigError("training.epoch_groups counts epochs: it does not go with training.steps")
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ConfigError(
                 "training.nesterov needs training.optimizer 'sgd' with a training.momentum above 0"
             )
+
+
+@lru_cache(maxsize=64)
+def parsed_schedule(text: str) -> tuple[str, tuple[float, ...]]:
+    """The name of a schedule of the learning rate, and its numbers."""
+    name, positional, keywords = parse_call(text, "training.schedule")
+    wanted = _SCHEDULES.get(name)
+    if wanted is None:
+        raise ConfigError(f"unknown training.schedule {text!r}; {nearest(name, _SCHEDULES)}")
+    given = dict(zip(wanted, positional, strict=False)) | keywords
+    try:
+        numbers = tuple(float(given[argument]) for argument in wanted)
+    except (KeyError, ValueError):
+        numbers = ()
+    if (
+        len(given) != len(wanted)
+        or len(positional) + len(keywords) != len(wanted)
+        or len(numbers) < len(wanted)
+    ):
+        written = f"{name}({','.join(wanted)})" if wanted else name
+        raise ConfigError(f"training.schedule {text!r} is not of the form {written}")
+    if name == "step" and not (numbers[0] > 0 and 0 < numbers[1] < inf):
+        raise ConfigError(f"training.schedule {text!r}: both numbers must be above 0")
+    return name, numbers

@@ -358,10 +358,11 @@ def test_a_huge_learning_rate_diverges(workers: Workers) -> None:
 def test_settings_of_one_call() -> None:
     training = Training(lr=0.1, lr_decay=0.5, momentum=0.3)
     work = LocalWork.resolve(training, 2, {"momentum": 0.9, "steps": 4})
-    assert work.lr == pytest.approx(0.1 * 0.5**2)
+    assert work.rates(torch.tensor([2, 1])) == [pytest.approx(0.1 * 0.5**2)] * 2
     assert work.update == SGD(momentum=0.9)
     assert work.training.steps == 4
-    assert LocalWork.resolve(training, -1, {}).lr == 0.1, "before the first round nothing has decayed"
+    before = LocalWork.resolve(training, -1, {}).rates(torch.tensor([1]))
+    assert before == [0.1], "before the first round nothing has decayed"
     assert isinstance(LocalWork.resolve(training, 0, {"proximal": (0.1, {})}).update, Proximal)
     assert LocalWork.resolve(training, 0, {"proximal": (0.0, {})}).update == SGD(momentum=0.3)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, require_at_least
-from coterie.learning import Gradients, Memory, Update
+from coterie.learning import Gradients, Memory, Rate, Update
 from coterie.learning.updates import moved, norm, scaled
 from coterie.protocol import Params, Presets
 
@@ -60,7 +60,7 @@ class SharpnessAware:
         return self.inner.begin(params, rows)
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         def at_the_worst_point() -> Gradients:
             ascent = gradient()

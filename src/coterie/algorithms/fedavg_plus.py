@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.algorithms.parts.settings import KD_PDFL_EMNIST, KD_PDFL_IOT, require_at_least, require_fraction
 from coterie.algorithms.star_fedavg import StarFedAvg
-from coterie.learning import Gradients, Memory, Update
+from coterie.learning import Gradients, Memory, Rate, Update
 from coterie.protocol import Facts, Inbox, Node, Params, Presets, average
 
 
@@ -70,6 +70,6 @@ class ScaledRate:
         return self.inner.begin(params, rows)
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         self.inner.step(params, memory, gradient, self.scale * lr, number)

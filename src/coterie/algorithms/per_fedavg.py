@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.algorithms.parts.hub import HubAverage
 from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least
-from coterie.learning.updates import Gradients, Memory, Update, add_
+from coterie.learning.updates import Gradients, Memory, Rate, Update, add_
 from coterie.protocol import Facts, Node, Params, Presets
 from coterie.training import PLAIN_STEP
 
@@ -88,7 +88,7 @@ class LookAhead:
         return {**self.inner.begin(params, rows), "ahead": ahead}
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         ahead = memory["ahead"]
         if number % 2 == 0:

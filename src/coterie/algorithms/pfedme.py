@@ -14,7 +14,7 @@ from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import require_at_least, require_fraction
 from coterie.algorithms.parts.weighting import mean_at_hub, weighted
 from coterie.errors import ConfigError
-from coterie.learning.updates import Gradients, Memory, add_
+from coterie.learning.updates import Gradients, Memory, Rate, add_, for_each_row
 from coterie.protocol import (
     Facts,
     Node,
@@ -121,7 +121,7 @@ class MoreauStep:
         return {"centre": centre}
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         centre, share = memory["centre"], self.personal_lr * self.pull
         kept = 1.0 - share - self.personal_lr * self.weight_decay
@@ -131,7 +131,7 @@ class MoreauStep:
                 add_(theta, g, -self.personal_lr, beta=kept)
                 theta.add_(centre[name], alpha=share)
         for name, w in centre.items():
-            w.lerp_(params[name], lr * self.pull)
+            w.lerp_(params[name], for_each_row(lr * self.pull, w))
 
     def centres(self, trained: Params) -> Params:
         """w_i of the rows that trained; what has no gradient, such as running statistics, as trained."""

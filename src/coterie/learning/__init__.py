@@ -11,7 +11,7 @@ from coterie.learning.executor import (
 )
 from coterie.learning.local_steps import LocalWork, cross_entropy
 from coterie.learning.node import LearningNode
-from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Update
+from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Rate, Update
 
 __all__ = [
     "SGD",
@@ -24,6 +24,7 @@ __all__ = [
     "Memory",
     "Outer",
     "Proximal",
+    "Rate",
     "Update",
     "Workers",
     "check_module",

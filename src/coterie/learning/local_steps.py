@@ -15,7 +15,8 @@ from torch.nn.functional import pad
 from coterie.data import Federation
 from coterie.errors import ConfigError
 from coterie.learning.batched import BatchedModel
-from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Update, clipped
+from coterie.learning.schedules import learning_rates
+from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Rate, Update, clipped
 from coterie.protocol.node import Batch, Loss, Prepare, Samples
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream
@@ -39,16 +40,25 @@ class LocalWork:
 
     training: Training
     update: Update
-    lr: float
+    round: int
+    rounds: int
     stream: str = "batches"
     epochs: Tensor | None = None  # (rows,) uneven compute
     batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
 
     @classmethod
     def resolve(
-        cls, training: Training, round: int, settings: dict[str, Any], ids: Tensor | None = None
+        cls,
+        training: Training,
+        round: int,
+        settings: dict[str, Any],
+        ids: Tensor | None = None,
+        rounds: int = 1,
     ) -> LocalWork:
-        """Combine the experiment's settings with an algorithm's overrides. ids: of the rows."""
+        """Combine the experiment's settings with an algorithm's overrides. ids: of the rows.
+
+        rounds: how many the experiment has, over which learning rates are scheduled.
+        """
         settings = dict(settings)
         groups = training.epoch_groups
         if {"epochs", "steps"} & settings.keys():
@@ -74,8 +84,11 @@ class LocalWork:
             rule = around(rule)
         if mu:
             rule = Proximal(mu, anchor, rule)
-        lr = float(merged.lr * merged.lr_decay ** max(round, 0))
-        return cls(merged, rule, lr, stream, uneven, per_step)
+        return cls(merged, rule, round, rounds, stream, uneven, per_step)
+
+    def rates(self, steps: Tensor) -> list[Rate]:
+        """The learning rate of each step. steps: (rows,) of each row, sorted from most to least."""
+        return learning_rates(self.training, self.round, self.rounds, steps)
 
 
 @lru_cache(maxsize=256)
@@ -170,7 +183,7 @@ class Job:
     def run(self, params: Params) -> Tensor:
         """Train in place; returns the mean loss over the steps of each row."""
         longest = int(self.steps[0])
-        feed = self._feed(longest)
+        feed, rates = self._feed(longest), self.work.rates(self.steps)
         memory = self.work.update.begin({name: params[name] for name in self.only}, self.rows)
         total = torch.zeros(len(self.rows))
         taking = (self.steps[:, None] > torch.arange(longest)).sum(0).tolist()  # rows at each step
@@ -189,7 +202,7 @@ class Job:
                 clip = self.work.training.clip
                 return clipped(gradients, clip) if clip else gradients
 
-            self.work.update.step(now, kept, gradient, self.work.lr, step)
+            self.work.update.step(now, kept, gradient, rates[step], step)
             if losses:
                 total[:active] += losses[-1].cpu()
         mean = total / self.steps

@@ -96,7 +96,7 @@ class LearningNode:
         purpose: Purpose = "round",
         **settings: Any,
     ) -> Params:
-        work = LocalWork.resolve(self.training, self.round, settings, self.ids)
+        work = LocalWork.resolve(self.training, self.round, settings, self.ids, self.rounds)
         names = self.executor.trainable
         if only is not None:
             names = tuple(name for name in names if name in only)

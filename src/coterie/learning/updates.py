@@ -18,6 +18,8 @@ from torch import Tensor
 from coterie.protocol.trees import Params, per_row, some_rows
 
 Memory: TypeAlias = dict[str, Params]
+Rate: TypeAlias = "float | Tensor"
+"""A learning rate: one for all rows, or (rows,) where a schedule has taken them to different places."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,18 @@ def _is_turned(weight: Tensor) -> bool:
 Gradients: TypeAlias = dict[str, "Tensor | Outer"]
 
 
-def add_(target: Tensor, gradient: Tensor | Outer, alpha: float, beta: float = 1.0) -> None:
+def for_each_row(rate: Rate, like: Tensor) -> Rate:
+    """A rate that broadcasts over each row of `like`."""
+    return per_row(rate, like).to(like) if isinstance(rate, Tensor) else rate
+
+
+def add_(target: Tensor, gradient: Tensor | Outer, alpha: Rate, beta: Rate = 1.0) -> None:
     """target <- beta * target + alpha * gradient."""
+    if isinstance(alpha, Tensor):
+        (gradient,), alpha = scaled({"": gradient}, alpha.to(target)).values(), 1.0
+    if isinstance(beta, Tensor):
+        target.mul_(for_each_row(beta, target))
+        beta = 1.0
     if isinstance(gradient, Outer):
         delta, inputs = gradient.delta, gradient.inputs
         if _is_turned(target):
@@ -143,7 +155,7 @@ class Update(Protocol):
         """What the rule remembers during one call of `train`; `rows` are the node's rows in `params`."""
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         """Change `params` in place; `number` counts the steps from 0."""
 
@@ -162,7 +174,7 @@ class SGD:
         )
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         for name, g in gradient().items():
             p = params[name]
@@ -173,7 +185,7 @@ class SGD:
             if self.nesterov or not self.momentum:
                 add_(p, g, -lr, beta=1.0 - lr * self.weight_decay)
             if self.momentum:
-                p.sub_(velocity, alpha=lr * self.momentum if self.nesterov else lr)
+                add_(p, velocity, -lr * self.momentum if self.nesterov else -lr)
 
 
 @dataclass(frozen=True)
@@ -193,20 +205,24 @@ class Adam:
         return {key: {name: torch.zeros_like(p) for name, p in params.items()} for key in ("first", "second")}
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         correction1, correction2 = 1 - self.beta1 ** (number + 1), 1 - self.beta2 ** (number + 1)
         for name, factored in gradient().items():
             p, first, second = params[name], memory["first"][name], memory["second"][name]
             g = dense(factored, p)
             if self.decoupled:
-                p.mul_(1 - lr * self.weight_decay)
+                p.mul_(for_each_row(1 - lr * self.weight_decay, p))
             elif self.weight_decay:
                 g = g.add(p, alpha=self.weight_decay)
             first.lerp_(g, 1 - self.beta1)
             second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
             scale = (second / correction2).sqrt_().add_(self.epsilon)
-            p.addcdiv_(first, scale, value=-lr / correction1)
+            if isinstance(lr, Tensor):
+                scale /= for_each_row(lr, scale)
+                p.addcdiv_(first, scale, value=-1 / correction1)
+            else:
+                p.addcdiv_(first, scale, value=-lr / correction1)
 
 
 @dataclass(frozen=True)
@@ -224,7 +240,7 @@ class Proximal:
         return {**self.inner.begin(params, rows), "anchor": anchors}
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         def pulled() -> Gradients:
             anchors = memory["anchor"]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
-from coterie.learning.updates import Gradients, Memory, Update
+from coterie.learning.updates import Gradients, Memory, Rate, Update
 from coterie.protocol import Exchange, Inbox, Node, Params
 from coterie.protocol.trees import map_params, map_tree, per_row
 
@@ -112,7 +112,7 @@ class ScaledSteps:
         return {**self.inner.begin(params, rows), "before": before, "scale": {"rows": self.factors[rows]}}
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         for name, value in memory["before"].items():
             value.copy_(params[name])

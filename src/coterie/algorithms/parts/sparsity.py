@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from coterie.learning.updates import Gradients, Memory, Update
+from coterie.learning.updates import Gradients, Memory, Rate, Update
 from coterie.protocol import Inbox, Params, Tree
 from coterie.protocol.trees import per_row, some_rows
 from coterie.randomness import Stream
@@ -143,7 +143,7 @@ class Masked:
         return {**self.inner.begin(params, rows), "mask": masks}
 
     def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: float, number: int
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         self.inner.step(params, memory, gradient, lr, number)
         for name, mask in memory["mask"].items():
