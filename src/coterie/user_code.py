@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.models.catalogue import Architecture, Shape
 from coterie.randomness import digest
 from coterie.registry import nearest
+
+if TYPE_CHECKING:
+    from coterie.models.catalogue import Architecture, Shape
 
 _USER_FILE = re.compile(r"^(?P<file>.+\.py)(?::(?P<name>\w*))?$", re.DOTALL)
 
