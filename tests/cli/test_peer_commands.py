@@ -292,7 +292,6 @@ def test_wrong_usage(coterie: Command, folder: Path) -> None:
 
 
 def test_none_of_it_imports_pytorch(two: Path) -> None:
-    (two / "e.toml").write_text('algorithm = "d-psgd"\npeers = 4\n')
     script = """
 import sys
 from coterie.cli import app

@@ -126,7 +126,10 @@ def test_unreadable_records_do_not_hide_the_others(coterie: Command, small: list
         (["--over", "execution.workers=1,2"], "1 and 2 would share one run"),
         (["--over", "data_dir=here,there"], "here and there would share one run"),
         (["--seeds", "2", "--target", "80"], "between 0 and 1"),
-        (["--seeds", "2", "--data", "mnist", "--data-dir", "nowhere"], "nowhere is not a folder"),
+        (
+            ["--seeds", "2", "--data", "mnist", "--data-dir", "nowhere"],
+            "nowhere does not exist",
+        ),
         (["--seeds", "2", "--data", "mnist"], "--data-dir"),
     ],
 )
@@ -162,7 +165,7 @@ def test_a_parquet_file_is_named_when_it_is_written(
 
 
 def test_a_difference_has_a_sign_and_its_spread_has_none() -> None:
-    from coterie.cli.running.sweep import _text
+    from coterie.cli.running.cells import _text
 
     assert _text("comparison", "mean", 0.02) == "+2.00"
     assert _text("comparison", "low", -0.01) == "-1.00"

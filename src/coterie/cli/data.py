@@ -10,6 +10,7 @@ import typer
 from coterie.cli.options import DATA_FLAGS, Asked, experiment_options
 from coterie.errors import RunFolderError
 from coterie.experiments.setup.config import resolve_to_run
+from coterie.reporting.tables import show as show_table
 
 
 @experiment_options(*DATA_FLAGS)
@@ -28,12 +29,13 @@ def show(
     if not out.resolve().parent.is_dir():
         raise RunFolderError(f"the folder of {out} does not exist")
 
+    # PyTorch and Matplotlib
     from coterie.experiments.setup.prepare import Objects, deal
-    from coterie.reporting import data_plots, data_tables, tables
+    from coterie.reporting import data_plots, data_tables
 
     federation, experiment = deal(experiment, Objects())
     title = f"{experiment.data}, {experiment.partition}, {experiment.peers} peers, seed {experiment.seed}"
-    tables.show(data_tables.label_table(federation, title))
+    show_table(data_tables.label_table(federation, title))
     if federation.dropped:
         typer.echo(f"{federation.dropped} training samples belong to no peer")
     typer.echo(f"plot: {data_plots.label_histogram(federation, title, out)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -27,6 +28,16 @@ def ended_like_interrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def same_command_goes_on() -> Iterator[None]:
+    """Cells know how to go on, so the same command does."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["coterie", *sys.argv[1:]])
+        raise KeyboardInterrupt(f"what is finished is kept; go on with: {command}") from None
 
 
 @contextmanager

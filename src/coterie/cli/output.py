@@ -38,6 +38,15 @@ def print_paths(plots: Sequence[Path], folder: Path, output: Output) -> None:
         typer.echo(f"records: {folder}", err=output.json)
 
 
+def duration(seconds: float) -> str:
+    """7 s, 2 min 3 s or 1 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: both become null."""
     if isinstance(value, dict):

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from coterie.cli.output import duration
 from coterie.cli.problems import note
-from coterie.cli.running.progress import duration
 from coterie.peer.watch.standing import Neighbour, Standing
 from coterie.reporting.tables import in_bytes
 

@@ -6,24 +6,20 @@ import json as json_format
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from coterie.catalogue import algorithms
 from coterie.cli.options import Asked, experiment_options
-from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json, print_paths
+from coterie.cli.output import Json, NoPlots, Output, Quiet
 from coterie.cli.problems import note
 from coterie.cli.running import folders
-from coterie.cli.running.progress import Progress
 from coterie.cli.running.run import Resume, RunDir
-from coterie.errors import ConfigError, CoterieError, RunFolderError
+from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.setup.config import resolve, resolve_to_run
+from coterie.experiments.setup.schema import Experiment
 from coterie.registry import parse_call
-
-if TYPE_CHECKING:
-    from coterie.experiments.runs.running import Run
-    from coterie.experiments.setup.schema import Experiment
 
 PLAN = "compare.json"
 _COMMAS_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
@@ -34,9 +30,13 @@ class Planned:
     """One run of a comparison."""
 
     label: str
-    seed: int
-    table: dict[str, Any]
+    experiment: Experiment
     folder: str = ""  # its name within that of the comparison; "": `in_own_folders` chooses it
+
+    def entry(self) -> dict[str, Any]:
+        """As the plan's file has it."""
+        table = self.experiment.model_dump(mode="json")
+        return {"label": self.label, "table": table, "folder": self.folder}
 
 
 @experiment_options(without=("algorithm",))
@@ -67,10 +67,13 @@ def compare(
         plan, folder = read_plan(resume), resume
     else:
         plan = make_plan(asked, names, seeds, quiet)
-        folder = run_dir or folders.new_folder("compare", str(plan[0].table["data"]))
+        folder = run_dir or folders.new_folder("compare", plan[0].experiment.data)
         folders.refuse_existing(folder, "compare")
-    runs = play_all(plan, folder, quiet)
-    report(plan, runs, folder, Output(json, quiet, not no_plots))
+
+    from coterie.cli.running import simulating  # PyTorch
+
+    runs = simulating.run_plan(plan, folder, quiet)
+    simulating.show_plan(plan, runs, folder, Output(json, quiet, not no_plots))
 
 
 def split_names(text: str) -> list[str]:
@@ -90,28 +93,28 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
         raise ConfigError(f"algorithm {twice[0]!r} is named twice")
     for name in names:
         algorithms.require(parse_call(name, "algorithm")[0])
-    resolve(asked.table(names[0]) | {"topology": None})  # first what holds for all of them
     if not any(name.partition("(")[0].strip() == "local" for name in names):
         names = ["local", *names]
         note("note: local is added, for the gain over it", quiet)
     plan = []
     for name in names:
-        table = _for_one(asked, name, quiet)
-        first = resolve_to_run(table).seed
-        for seed in range(first, first + seeds):
+        table = asked.table(name)
+        give_hub_its_star(table, name, quiet)
+        experiment = resolve_to_run(table)
+        for seed in range(experiment.seed, experiment.seed + seeds):
             label = f"{name}-s{seed}" if seeds > 1 else name
-            plan.append(Planned(label, seed, {**table, "seed": seed, "data": table.get("data", "digits")}))
+            plan.append(Planned(label, experiment.model_copy(update={"seed": seed})))
     return plan
 
 
-def _for_one(asked: Asked, name: str, quiet: bool) -> dict[str, Any]:
-    """The table of one algorithm, with the topology star if it needs a hub."""
-    table = asked.table(name)
-    cls: Any = algorithms[parse_call(name, "algorithm")[0]]
-    if cls.facts.hub and parse_call(str(table.get("topology") or "star"))[0] != "star":
-        note(f"note: {name} goes through a hub: topology star instead of {table['topology']}", quiet)
+def give_hub_its_star(table: dict[str, Any], shown: str, quiet: bool) -> bool:
+    """Methods with a hub run beside others, whose topology they cannot have; says whether it changed."""
+    cls: Any = algorithms[parse_call(str(table.get("algorithm", "local")), "algorithm")[0]]
+    changes = cls.facts.hub and parse_call(str(table.get("topology") or "star"))[0] != "star"
+    if changes:
+        note(f"note: {shown} goes through a hub: topology star instead of {table['topology']}", quiet)
         table["topology"] = "star"
-    return table
+    return bool(changes)
 
 
 def in_own_folders(plan: list[Planned]) -> list[Planned]:
@@ -128,93 +131,11 @@ def read_plan(folder: Path) -> list[Planned]:
     """The plan of an interrupted comparison."""
     try:
         entries = json_format.loads((folder / PLAN).read_text(encoding="utf-8"))
-        return [Planned(**entry) for entry in entries]
+        return [Planned(e["label"], resolve(e["table"]), e.get("folder", "")) for e in entries]
     except FileNotFoundError:
         raise RunFolderError(
             f"{folder} is not the folder of a comparison: it has no {PLAN}; a single run is continued with "
             f"`coterie run --resume {folder}`"
         ) from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{folder / PLAN} cannot be read: {error}") from None
-
-
-def play_all(plan: list[Planned], folder: Path, quiet: bool, command: str = "") -> list[Run]:
-    """Run what has not been run; of what has, read the result."""
-    from coterie.cli.running import playing
-
-    plan = in_own_folders(plan)
-    experiments = [resolve(planned.table) for planned in plan]
-    _check_all(experiments)
-    _write_plan(plan, folder)
-    command = command or f"coterie compare --resume {folder}"
-    runs = []
-    try:
-        with Progress(quiet, lines=3) as progress:
-            for planned, experiment in zip(plan, experiments, strict=True):
-                place = folder / planned.folder
-                runs.append(playing.play(experiment, place, progress, command=command, label=planned.label))
-    except CoterieError:
-        if not any(folder.glob("*/config.toml")):  # nothing ran: leave nothing behind
-            (folder / PLAN).unlink()
-            folder.rmdir()
-        raise
-    return runs
-
-
-def _check_all(experiments: list[Experiment]) -> None:
-    """Find out now, not after an hour, that the third algorithm cannot run on this data or topology."""
-    from coterie.experiments.setup.config import build_algorithm
-    from coterie.experiments.setup.prepare import prepare
-
-    for number, experiment in enumerate(experiments):
-        facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
-        demanding = facts.clusters or build_algorithm(experiment).needs_both_ways()
-        if number == 0 or (demanding and experiment.seed == experiments[0].seed):
-            prepare(experiment)
-
-
-def _write_plan(plan: list[Planned], folder: Path) -> None:
-    from coterie.files import write_atomically
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"cannot make the folder {folder}: {error.strerror}") from None
-    if not (folder / PLAN).exists():
-        content = json_format.dumps([vars(planned) for planned in plan], indent=2)
-        write_atomically(folder / PLAN, content.encode())
-
-
-def report(plan: list[Planned], runs: list[Run], folder: Path, output: Output) -> None:
-    """Table or JSON on stdout, plots in the folder."""
-    from coterie.cli.running import playing
-
-    groups: dict[str, list[Run]] = {}  # by algorithm, one run for each seed
-    seeds = {planned.seed for planned in plan}
-    for planned, run in zip(plan, runs, strict=True):
-        label = planned.label.removesuffix(f"-s{planned.seed}") if len(seeds) > 1 else planned.label
-        groups.setdefault(label, []).append(run)
-    results = {label: [run.result() for run in group] for label, group in groups.items()}
-    _show(results, output)
-    plots: list[Path] = []
-    if output.plots:
-        if len(seeds) > 1:
-            note(f"note: the plots show seed {min(seeds)}", output.quiet)
-        plots = playing.draw([group[0] for group in groups.values()], folder, list(groups))
-    print_paths(plots, folder, output)
-
-
-def _show(results: dict[str, list[dict[str, Any]]], output: Output) -> None:
-    from coterie.reporting import tables
-
-    local = next(group for group in results.values() if group[0]["algorithm"] == "local")
-    if output.json:
-        print_json(
-            [
-                {**result, "gain_over_local": tables.gain(result, reference)}
-                for group in results.values()
-                for result, reference in zip(group, local, strict=True)
-            ]
-        )
-    else:
-        tables.show(tables.summary_over_seeds(list(results.values()), list(results), local))

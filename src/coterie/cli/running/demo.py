@@ -10,6 +10,8 @@ import typer
 from coterie.cli.output import Json, Output, Quiet
 from coterie.cli.problems import note
 from coterie.cli.running import folders
+from coterie.cli.running.compare import Planned
+from coterie.experiments.setup.config import resolve
 
 THE_FIVE = ("kd-pdfl", "ppdl", "blend-dfl", "dfedpgp", "pfedkd-wcl")
 ALGORITHMS = ("local", "gossip-fedavg", "random-gossip", "oracle", *THE_FIVE)
@@ -33,21 +35,21 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """See it work: 20 peers in 4 clusters compare 9 algorithms, offline, within a minute."""
-    from coterie.cli.running.compare import Planned, play_all, report
+    from coterie.cli.running import simulating  # PyTorch
 
     plan = []
     for name in ALGORITHMS:
         topology = "star" if name == "pfedkd-wcl" else TABLE["topology"]
         table = {**TABLE, "algorithm": name, "topology": topology, "settings": SETTINGS.get(name, {})}
-        plan.append(Planned(name, 0, {**table, "peers": peers, "rounds": rounds}))
+        plan.append(Planned(name, resolve({**table, "peers": peers, "rounds": rounds})))
     folder = folders.unused(folders.RUNS / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
     note(
         f"{peers} peers have some handwritten digits each, in 4 clusters with images turned by 0, 90, 180\n"
         "and 270 degrees. Nobody is told who is in which cluster, except oracle.",
         quiet,
     )
-    runs = play_all(plan, folder, quiet)
-    report(plan, runs, folder, Output(json, quiet, plots=True))
+    runs = simulating.run_plan(plan, folder, quiet)
+    simulating.show_plan(plan, runs, folder, Output(json, quiet, plots=True))
     if not json:
         typer.echo("\n" + conclusion([run.result() for run in runs]))
 

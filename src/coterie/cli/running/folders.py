@@ -11,6 +11,7 @@ from pathlib import Path
 from coterie.errors import RunFolderError
 
 RUNS = Path("runs")
+CELLS = "cells"  # within the folder of a sweep or of reproductions: a folder for each cell
 
 
 def new_folder(*parts: str) -> Path:

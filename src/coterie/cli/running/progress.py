@@ -1,31 +1,47 @@
-"""Progress of a run on stderr: a bar in a terminal, about ten plain lines elsewhere, nothing if quiet."""
+"""Progress on stderr, of one run or over many cells: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+)
+from rich.progress import Progress as RichProgress
 
+from coterie.cli.output import duration
 from coterie.cli.problems import note
-
-if TYPE_CHECKING:
-    from coterie.experiments.runs.records import History
-    from coterie.protocol import Point
-    from coterie.simulation import RoundRecord
+from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.working_off import Event
+from coterie.experiments.runs import records
+from coterie.experiments.runs.records import History
+from coterie.protocol import Point
+from coterie.simulation import RoundRecord
 
 _RECENT = 20  # rounds whose time predicts the rest
 
 
-class Progress:
-    """Shows one run after the other; `watch` gives the observer of the next one."""
+class _Bar:
+    """A bar where there is a terminal, with the given columns between its title and its facts."""
 
-    def __init__(self, quiet: bool = False, lines: int = 10) -> None:
-        self.quiet, self.lines = quiet, lines
-        self._bar: Any = _bar() if not quiet and sys.stderr.isatty() else None
+    def __init__(self, quiet: bool, *columns: ProgressColumn) -> None:
+        self.quiet = quiet
+        self._bar: RichProgress | None = None
+        if not quiet and sys.stderr.isatty():
+            title, facts = TextColumn("{task.description}"), TextColumn("{task.fields[facts]}")
+            self._bar = RichProgress(title, *columns, facts, console=Console(stderr=True))
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self
@@ -35,6 +51,14 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class Progress(_Bar):
+    """Shows one run after the other; `watch` gives the observer of the next one."""
+
+    def __init__(self, quiet: bool = False, lines: int = 10) -> None:
+        super().__init__(quiet, BarColumn(bar_width=20), TextColumn("round"), MofNCompleteColumn())
+        self.lines = lines
 
     def watch(self, label: str, rounds: int, point: Point) -> _Watcher:
         task = None
@@ -71,14 +95,12 @@ class _Watcher:
 
     def _say_if_unlisted(self, record: RoundRecord) -> None:
         """Once in a run, that links.csv is not complete."""
-        from coterie.experiments.runs.records import MOST_LINKS, messages_in
-
-        messages = messages_in(record)
-        if messages > MOST_LINKS and not self._said_unlisted:
+        messages = records.messages_in(record)
+        if messages > records.MOST_LINKS and not self._said_unlisted:
             self._said_unlisted = True
             note(
                 f"note: {self.label}: round {record.round + 1} has {messages:,} messages; rounds of more "
-                f"than {MOST_LINKS:,} are left out of links.csv"
+                f"than {records.MOST_LINKS:,} are left out of links.csv"
             )
 
 
@@ -87,24 +109,50 @@ def _is_due(done: int, rounds: int, lines: int) -> bool:
     return done == rounds or done * lines // rounds > (done - 1) * lines // rounds
 
 
-def duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+class CellProgress(_Bar):
+    """Counts rounds over all cells; the time left is what they took so far, for the rounds that remain."""
 
+    def __init__(self, title: str, cells: Sequence[Cell], quiet: bool) -> None:
+        super().__init__(quiet, BarColumn(bar_width=30), TaskProgressColumn())
+        self.title = title
+        self._rounds = {cell.name: cell.experiment.rounds for cell in cells}
+        self._done: dict[str, int] = {}
+        self._kept = self._ended = 0
+        self._start = time.monotonic()
+        self._task: Any = None
 
-def _bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._bar is not None:
+            self._task = self._bar.add_task(self.title, total=sum(self._rounds.values()), facts="")
+        return self
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-    )
-    return Bar(*columns, console=Console(stderr=True))
+    def __call__(self, event: Event) -> None:
+        name, before = event.cell.name, self._done.get(event.cell.name, 0)
+        if event.kind == "round" and before == 0 and event.rounds > 1:
+            self._kept += event.rounds - 1  # of a cell that is continued
+        self._done[name] = max(before, event.rounds)
+        if event.kind == "kept":
+            self._kept += event.rounds
+        if event.kind == "broken":
+            self._kept += self._rounds[name] - self._done[name]
+            self._done[name] = self._rounds[name]
+        self._ended += event.kind in ("kept", "finished", "broken")
+        self._show(event)
+
+    def time_left(self) -> float | None:
+        """Seconds; None as long as nothing has been learned."""
+        done = sum(self._done.values()) - self._kept
+        left = sum(self._rounds.values()) - sum(self._done.values())
+        return None if done <= 0 else (time.monotonic() - self._start) * left / done
+
+    def _show(self, event: Event) -> None:
+        left = self.time_left()
+        facts = f"{self._ended}/{len(self._rounds)} cells" + (f"  left {duration(left)}" if left else "")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=sum(self._done.values()), facts=facts)
+            if event.kind == "broken":
+                self._bar.console.print(f"broken: {event.cell.describe()}: {event.message}", highlight=False)
+        elif not self.quiet and event.kind in ("finished", "broken"):
+            message = f" ({event.message})" if event.message else ""
+            typer.echo(f"{self.title}: {event.cell.describe()}: {event.kind}{message}  {facts}", err=True)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from coterie.cli.output import Json, NoPlots, Quiet, print_json
+from coterie.cli.interruption import same_command_goes_on
+from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json
 from coterie.cli.problems import note
-from coterie.cli.running import running_cells
-from coterie.cli.running.cell_progress import CellProgress
+from coterie.cli.running.folders import CELLS
 from coterie.errors import ConfigError
-from coterie.experiments.setup.config import resolve
-
-if TYPE_CHECKING:
-    from coterie.experiments.cells.cell import Cell
-    from coterie.experiments.cells.paper_schema import Scale as ScaleName
-    from coterie.experiments.cells.reproducing import Reproducible
-    from coterie.reporting.reproduction import Reproduction
-
-CELLS = "cells"
+from coterie.experiments.cells import reproducing
+from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.paper_schema import Scale as ScaleName
+from coterie.experiments.cells.reproducing import Reproducible
+from coterie.experiments.setup.config import require_data_folder, resolve
 
 
 class Scale(StrEnum):
@@ -48,7 +44,7 @@ TablesOnly = Annotated[
 ]
 
 
-@running_cells.interruptible()
+@same_command_goes_on()
 def reproduce(
     names: Annotated[
         list[str],
@@ -74,40 +70,32 @@ def reproduce(
     no_plots: NoPlots = False,
 ) -> None:
     """Reproduce tables and figures of the papers; run again to go on after an interruption."""
-    from coterie.experiments.cells import reproducing
-
     if names == ["list"]:
         _list(json)
         return
     wanted = _with_some_of(only or [], _find(names), scale.value, quiet)
     plans = _plans(wanted, scale.value, seeds, data_dir)
     if not tables_only:  # records are enough for tables
-        running_cells.require_data(cell.experiment for _, cells in plans for cell in cells)
-    finished = []
-    with running_cells.runner(out / CELLS, jobs, plans_of(plans)) as runner:
-        for one, cells in plans:
-            if not tables_only:
-                todo = reproducing.chosen(cells, only or [])
-                with CellProgress(one.name, todo, quiet) as progress:
-                    runner.work_off(todo, progress)
-            finished.append(_report(one, scale.value, cells, out, json, quiet, not no_plots))
-    if json:
-        from coterie.reporting.reproduction_text import as_json
+        for cell in (cell for _, cells in plans for cell in cells):
+            require_data_folder(cell.experiment)
 
-        print_json([as_json(reproduction) for reproduction in finished])
+    from coterie.cli.running.cells import reproduce_all  # PyTorch
+
+    finished = reproduce_all(
+        plans,
+        scale.value,
+        out,
+        only=only or [],
+        jobs=jobs,
+        tables_only=tables_only,
+        output=Output(json, quiet, not no_plots),
+    )
     # Cells that broke before are no failure of a command that runs nothing; records that it cannot read are.
     if any(one.unreadable if tables_only else one.broken for one in finished):
         raise typer.Exit(1)
 
 
-def plans_of(plans: list[tuple[Reproducible, list[Cell]]]) -> int:
-    """How many cells the largest has: more processes than that would be idle."""
-    return max((len(cells) for _, cells in plans), default=0)
-
-
 def _list(json: bool) -> None:
-    from coterie.experiments.cells import reproducing
-
     found = reproducing.find("all")
     if json:
         print_json(
@@ -133,8 +121,6 @@ def _list(json: bool) -> None:
 
 def _find(names: list[str]) -> list[Reproducible]:
     """Each once, and none in the place of another."""
-    from coterie.experiments.cells import reproducing
-
     found: dict[str, Reproducible] = {}
     for one in (one for name in names for one in reproducing.find(name)):
         if found.setdefault(one.name, one).table != one.table:
@@ -152,8 +138,6 @@ def _with_some_of(
     only: list[str], found: list[Reproducible], scale: ScaleName, quiet: bool
 ) -> list[Reproducible]:
     """Those that have one of the rows and columns named, or all if none is named."""
-    from coterie.experiments.cells import reproducing
-
     reproducing.check_only(found, scale, only)
     wanted = [one for one in found if not only or one.parts(scale).intersection(only)]
     skipped = ", ".join(one.name for one in found if one not in wanted)
@@ -170,20 +154,3 @@ def _plans(
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise ConfigError(f"--data-dir {data_dir} is not a folder")
     return [(one, one.cells(scale, seeds, resolve, folder)) for one in wanted]
-
-
-def _report(
-    one: Reproducible, scale: ScaleName, cells: list[Cell], out: Path, json: bool, quiet: bool, plots: bool
-) -> Reproduction:
-    from coterie.reporting import reproduction, reproduction_plots, reproduction_text
-
-    done = reproduction.assemble(one.name, one.table, scale, cells, out / CELLS)
-    folder = out / one.name / scale
-    paths = reproduction_text.write(done, folder)[:1]
-    if plots:
-        paths += reproduction_plots.draw(done, folder)
-    if not json:
-        reproduction_text.print_tables(done)
-    for path in paths:
-        note(f"written: {path}", quiet)
-    return done

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from coterie.cli.options import Asked, experiment_options
-from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json, print_paths
+from coterie.cli.output import Json, NoPlots, Output, Quiet
 from coterie.cli.running import folders
-from coterie.cli.running.progress import Progress
 from coterie.errors import RunFolderError
 from coterie.experiments.setup.config import resolve_to_run
-from coterie.experiments.setup.schema import Experiment
 
 RunDir = Annotated[
     Path | None,
@@ -53,21 +51,7 @@ def run(
         name = (experiment.algorithm, experiment.data, f"s{experiment.seed}")
         folder = run_dir or folders.new_folder(*name)
         folders.refuse_existing(folder, "run")
-    _run(experiment, folder, Output(json, quiet, not no_plots))
 
+    from coterie.cli.running import simulating  # PyTorch
 
-def _run(experiment: Experiment | None, folder: Path, output: Output) -> None:
-    """None: the experiment is in the folder, and goes on."""
-    from coterie.cli.running import playing
-    from coterie.reporting import tables
-
-    experiment = experiment or playing.experiment_in(folder)
-    with Progress(output.quiet) as progress:
-        done = playing.play(experiment, folder, progress, command=f"coterie run --resume {folder}")
-    result = done.result()
-    if output.json:
-        print_json(result)
-    else:
-        tables.show(tables.summary([result]))
-    plots = playing.draw([done], folder) if output.plots else []
-    print_paths(plots, folder, output)
+    simulating.run_and_show(experiment, folder, Output(json, quiet, not no_plots))

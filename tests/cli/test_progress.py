@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from coterie.cli.running.cell_progress import CellProgress
+from coterie.cli.running.progress import CellProgress
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.working_off import Event
 from coterie.experiments.setup.config import resolve

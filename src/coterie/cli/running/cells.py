@@ -1,0 +1,137 @@
+"""What `sweep` and `reproduce` do once their cells are known. Imports PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from coterie.cli.output import Output, print_json
+from coterie.cli.problems import note
+from coterie.cli.running.folders import CELLS
+from coterie.cli.running.progress import CellProgress
+from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.paper_schema import Scale
+from coterie.experiments.cells.reproducing import Reproducible, chosen
+from coterie.experiments.cells.working_off import CellRunner
+from coterie.learning import cores
+from coterie.reporting import comparison, reproduction, reproduction_text
+from coterie.reporting.tables import in_bytes, show
+
+
+def work_off(title: str, cells: list[Cell], folder: Path, jobs: int | None, quiet: bool) -> dict[str, str]:
+    """Run the cells that are not finished; the messages of those that broke, by their names."""
+    with _runner(folder, jobs, len(cells)) as runner, CellProgress(title, cells, quiet) as progress:
+        return runner.work_off(cells, progress)
+
+
+def reproduce_all(
+    plans: list[tuple[Reproducible, list[Cell]]],
+    scale: Scale,
+    out: Path,
+    *,
+    only: list[str],
+    jobs: int | None,
+    tables_only: bool,
+    output: Output,
+) -> list[reproduction.Reproduction]:
+    """Each table or figure: run its cells, unless only tables are wanted, and write it."""
+    finished = []
+    largest = max((len(cells) for _, cells in plans), default=0)  # more processes than that would be idle
+    with _runner(out, jobs, largest) as runner:
+        for one, cells in plans:
+            if not tables_only:
+                todo = chosen(cells, only)
+                with CellProgress(one.name, todo, output.quiet) as progress:
+                    runner.work_off(todo, progress)
+            finished.append(_report_one(one, scale, cells, out, output))
+    if output.json:
+        print_json([reproduction_text.as_json(one) for one in finished])
+    return finished
+
+
+def _runner(folder: Path, jobs: int | None, cells: int) -> CellRunner:
+    """One process for each core, unless the user says otherwise, and no more than cells."""
+    return CellRunner(folder / CELLS, max(1, min(jobs or cores(), cells)))
+
+
+def _report_one(
+    one: Reproducible, scale: Scale, cells: list[Cell], out: Path, output: Output
+) -> reproduction.Reproduction:
+    done = reproduction.assemble(one.name, one.table, scale, cells, out / CELLS)
+    folder = out / one.name / scale
+    paths = reproduction_text.write(done, folder)[:1]
+    if output.plots:
+        from coterie.reporting import reproduction_plots  # Matplotlib, which not everyone wants to wait for
+
+        paths += reproduction_plots.draw(done, folder)
+    if not output.json:
+        reproduction_text.print_tables(done)
+    for path in paths:
+        note(f"written: {path}", output.quiet)
+    return done
+
+
+def report_sweep(
+    cells: list[Cell],
+    folder: Path,
+    compare: tuple[str, str] | None,
+    target: float | None,
+    json: bool,
+    quiet: bool,
+) -> list[comparison.Swept]:
+    """The sweep's tables, in its folder and on stdout."""
+    swept = comparison.read(cells, folder / CELLS)
+    tables = {"results": comparison.tidy(swept), "summary": comparison.summary(swept)}
+    if compare is not None:
+        tables["comparison"] = comparison.compare(swept, *compare)
+    if target is not None:
+        tables["targets"] = comparison.to_target(swept, target)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in tables.items():
+        note(f"written: {comparison.write_csv(lines, folder / f'{name}.csv')}", quiet)
+    parquet = comparison.write_parquet(tables["results"], folder / "results.parquet")
+    if parquet is None:
+        note("note: no results.parquet; for that install polars, or pandas and pyarrow", quiet)
+    else:
+        note(f"written: {parquet}", quiet)
+    if json:
+        print_json(tables)
+        return swept
+    for name, lines in tables.items():
+        if name != "results":
+            show(_shown(name, lines), "")
+    for one in swept:
+        if one.error is not None:
+            show(f"broken: {one.cell.describe()}: {one.error}")
+    return swept
+
+
+def _shown(name: str, lines: list[dict[str, Any]]) -> Table:
+    titles = {
+        "summary": "Mean over seeds with Student's 95 % interval (accuracies in %)",
+        "comparison": "Paired differences on the same seeds and splits, with their 95 % interval (points)",
+        "targets": "Until the mean personal accuracy reaches the target",
+    }
+    table = Table(title=titles[name], box=None, header_style="bold", padding=(0, 1), pad_edge=False)
+    columns = list(lines[0]) if lines else []
+    for column in columns:
+        table.add_column(column, justify="right" if isinstance(lines[0][column], float) else "left")
+    for line in lines:
+        table.add_row(*(Text(_text(name, column, line[column])) for column in columns))
+    return table
+
+
+def _text(table: str, column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if column.startswith("bytes"):
+        return in_bytes(value)
+    if not isinstance(value, float):
+        return str(value)
+    if table == "targets":
+        return f"{value:g}" if column == "target" else f"{value:.1f}"
+    signed = table == "comparison" and column != "std"  # a difference has a direction, its spread has none
+    return f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"

@@ -1,0 +1,137 @@
+"""What `run`, `compare` and `demo` do once their experiments are known. Imports PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.catalogue import algorithms
+from coterie.cli.output import Output, print_json, print_paths
+from coterie.cli.problems import note, running
+from coterie.cli.running.compare import PLAN, Planned, in_own_folders
+from coterie.cli.running.progress import Progress
+from coterie.errors import CoterieError, RunFolderError
+from coterie.experiments.runs.folder import RunFolder
+from coterie.experiments.runs.running import Run, run_or_resume
+from coterie.experiments.setup.config import build_algorithm
+from coterie.experiments.setup.prepare import prepare
+from coterie.experiments.setup.schema import Experiment
+from coterie.files import write_atomically
+from coterie.reporting import tables
+
+
+def run_and_show(experiment: Experiment | None, folder: Path, output: Output) -> None:
+    """One experiment; None: that of the folder, which goes on."""
+    experiment = experiment or _experiment_in(folder)
+    with Progress(output.quiet) as progress:
+        done = _run_in(folder, experiment, progress, command=f"coterie run --resume {folder}")
+    result = done.result()
+    if output.json:
+        print_json(result)
+    else:
+        tables.show(tables.summary([result]))
+    print_paths(_draw([done], folder) if output.plots else [], folder, output)
+
+
+def run_plan(plan: list[Planned], folder: Path, quiet: bool) -> list[Run]:
+    """Run what has not been run; of what has, read the result."""
+    plan = in_own_folders(plan)
+    _check_all([planned.experiment for planned in plan])
+    _write_plan(plan, folder)
+    command = f"coterie compare --resume {folder}"
+    runs = []
+    try:
+        with Progress(quiet, lines=3) as progress:
+            for planned in plan:
+                place = folder / planned.folder
+                runs.append(
+                    _run_in(place, planned.experiment, progress, command=command, label=planned.label)
+                )
+    except CoterieError:
+        if not any(folder.glob("*/config.toml")):  # nothing ran: leave nothing behind
+            (folder / PLAN).unlink()
+            folder.rmdir()
+        raise
+    return runs
+
+
+def show_plan(plan: list[Planned], runs: list[Run], folder: Path, output: Output) -> None:
+    """Table or JSON on stdout, plots in the folder."""
+    groups: dict[str, list[Run]] = {}  # by algorithm, one run for each seed
+    seeds = {planned.experiment.seed for planned in plan}
+    for planned, run in zip(plan, runs, strict=True):
+        suffix = f"-s{planned.experiment.seed}" if len(seeds) > 1 else ""
+        groups.setdefault(planned.label.removesuffix(suffix), []).append(run)
+    _show_results({label: [run.result() for run in group] for label, group in groups.items()}, output)
+    plots: list[Path] = []
+    if output.plots:
+        if len(seeds) > 1:
+            note(f"note: the plots show seed {min(seeds)}", output.quiet)
+        plots = _draw([group[0] for group in groups.values()], folder, list(groups))
+    print_paths(plots, folder, output)
+
+
+def _run_in(
+    folder: Path, experiment: Experiment, progress: Progress, *, command: str, label: str = ""
+) -> Run:
+    """Run in a new folder, or resume what the folder holds; `command` is said if it is interrupted."""
+    point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
+    watcher = progress.watch(label or experiment.algorithm, experiment.rounds, point)
+    with running(folder, command):
+        return run_or_resume(experiment, folder, observer=watcher)
+
+
+def _experiment_in(folder: Path) -> Experiment:
+    """The experiment of a run folder that can be continued."""
+    stored = RunFolder(folder)
+    experiment = stored.experiment()
+    stored.executor()  # fails here, before the run, if it cannot be read
+    return experiment
+
+
+def _check_all(experiments: list[Experiment]) -> None:
+    """Find out now, not after an hour, that the third algorithm cannot run on this data or topology."""
+    for number, experiment in enumerate(experiments):
+        facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
+        demanding = facts.clusters or build_algorithm(experiment).needs_both_ways()
+        if number == 0 or (demanding and experiment.seed == experiments[0].seed):
+            prepare(experiment)
+
+
+def _write_plan(plan: list[Planned], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder {folder}: {error.strerror}") from None
+    if not (folder / PLAN).exists():
+        content = json.dumps([planned.entry() for planned in plan], indent=2)
+        write_atomically(folder / PLAN, content.encode())
+
+
+def _show_results(results: dict[str, list[dict[str, Any]]], output: Output) -> None:
+    local = next(group for group in results.values() if group[0]["algorithm"] == "local")
+    if output.json:
+        print_json(
+            [
+                {**result, "gain_over_local": tables.gain(result, reference)}
+                for group in results.values()
+                for result, reference in zip(group, local, strict=True)
+            ]
+        )
+    else:
+        tables.show(tables.summary_over_seeds(list(results.values()), list(results), local))
+
+
+def _draw(runs: Sequence[Run], folder: Path, labels: Sequence[str] | None = None) -> list[Path]:
+    """The plots of one run, or of several beside each other."""
+    from coterie.reporting import plots  # Matplotlib, which not everyone wants to wait for
+
+    names = list(labels or (plots.label_of(one) for one in runs))
+    paths = [
+        plots.learning_curves(runs, names, folder / "learning_curves.png"),
+        plots.per_peer_accuracy(runs, names, folder / "per_peer_accuracy.png"),
+        plots.who_learned_from_whom(runs, names, folder / "who_learned_from_whom.png"),
+    ]
+    return [path for path in paths if path is not None]
