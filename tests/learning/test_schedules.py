@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from training_lab import Lab, assert_equal_models, batches_of, dense, peers, seeded, torch_training
 
 from coterie.errors import ConfigError
-from coterie.learning import ExecutorName, Workers
+from coterie.learning import ExecutorName, LocalWork, Workers
 from coterie.learning.schedules import learning_rates
 from coterie.training import Training
 
@@ -41,6 +41,14 @@ def torch_rates(schedule: Scheduler, count: int = ROUNDS * STEPS) -> list[float]
         optimiser.step()
         steps.step()
     return found
+
+
+def test_a_constant_rate_needs_no_schedule() -> None:
+    """Local work then does not ask for one, and has the very same numbers."""
+    training, steps = Training(lr=LR, lr_decay=0.9), torch.tensor([5, 3, 3])
+    for round in (-1, 0, 4):
+        short = LocalWork.resolve(training, round, {}, rounds=ROUNDS).rates(steps)
+        assert short == learning_rates(training, round, ROUNDS, steps)
 
 
 def warm(steps: int) -> Scheduler:

@@ -88,6 +88,8 @@ class LocalWork:
 
     def rates(self, steps: Tensor) -> list[Rate]:
         """The learning rate of each step. steps: (rows,) of each row, sorted from most to least."""
+        if self.training.schedule == "constant" and not self.training.warmup:
+            return [self.training.lr * self.training.lr_decay ** max(self.round, 0)] * int(steps[0])
         return learning_rates(self.training, self.round, self.rounds, steps)
 
 

@@ -19,8 +19,6 @@ def learning_rates(training: Training, round: int, rounds: int, updates: Tensor)
     """
     first, longest = max(round, 0), int(updates[0])
     base = training.lr * training.lr_decay**first
-    if training.schedule == "constant" and not training.warmup:
-        return [base] * longest
     taking = updates.unique().double()  # mostly few, however many rows
     number = torch.arange(longest, dtype=torch.double)[:, None]
     rates = base * factors(training, first + number / taking, 1 / taking, rounds)  # (longest, distinct)
