@@ -132,7 +132,7 @@ def test_a_function_of_the_user(tmp_path: Path) -> None:
         load_peer_data(f"{file}:one")
     with pytest.raises(DataError, match="RuntimeError: no disk"):
         load_peer_data(f"{file}:fails")
-    with pytest.raises(ConfigError, match="defines no function laod"):
+    with pytest.raises(ConfigError, match="defines no laod; did you mean load"):
         load_peer_data(f"{file}:laod")
     np.savez(tmp_path / "two.npz", x=X, y=Y)
     assert len(load_peer_data(str(tmp_path / "two.npz"))) == 2

@@ -9,6 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from coterie.errors import RunFolderError
+from coterie.user_code import is_file_reference, split_reference
 
 RUNS = Path("runs")
 CELLS = "cells"  # within the folder of a sweep or of reproductions: a folder for each cell
@@ -41,6 +42,7 @@ def refuse_existing(folder: Path, command: str) -> None:
 
 def slug(text: str) -> str:
     """`random-gossip(3)` as part of a file's name: random-gossip-3; of `/a/file.py:Name` only Name."""
-    if ".py:" in text:
-        text = Path(text.rpartition(":")[0]).stem + "-" + text.rpartition(":")[2]
+    if is_file_reference(text):
+        file, name = split_reference(text)
+        text = f"{Path(file).stem}-{name}"
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "x"

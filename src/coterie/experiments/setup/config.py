@@ -19,6 +19,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
 from coterie.toml_tables import refuse_unknown, validate
+from coterie.user_code import is_file_reference, split_reference
 
 if TYPE_CHECKING:
     from coterie.protocol import Algorithm
@@ -59,8 +60,8 @@ def resolve_to_run(raw: Mapping[str, Any]) -> Experiment:
                 f"{key} {OWN_OBJECT!r} stands for an object that was passed to coterie.simulate in Python; "
                 f"`coterie list` shows the names that can be used here"
             )
-        if is_file_reference(value) and not Path(value.rpartition(":")[0]).is_file():
-            raise ConfigError(f"{key} {value!r}: there is no file {value.rpartition(':')[0]}")
+        if is_file_reference(value) and not Path(file := split_reference(value)[0]).is_file():
+            raise ConfigError(f"{key} {value!r}: there is no file {file}")
     require_data_folder(experiment)
     return experiment
 
@@ -122,11 +123,6 @@ def build_settings(cls: Any, settings: Mapping[str, Any], where: str) -> Any:
         if hints.get(key) == str | None and type(value) is int
     }
     return validate(cls, {**settings, **texts}, where)
-
-
-def is_file_reference(text: str) -> bool:
-    """`file.py:Name`, the user's own code."""
-    return ".py:" in text
 
 
 def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from typing import Any
 
 from coterie.catalogue import models, partitions, sources, topologies
 from coterie.errors import ConfigError
-from coterie.experiments.setup.config import build_algorithm, is_file_reference
+from coterie.experiments.setup.config import build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
+from coterie.user_code import is_file_reference, split_reference
 
 _FORMAT = "coterie-experiment-1"
 _PER_MACHINE = {"data_dir", "execution"}
@@ -51,7 +52,7 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
     if text == OWN_OBJECT:
         return text
     if is_file_reference(text):
-        file, _, name = text.rpartition(":")
+        file, name = split_reference(text)
         return {"file": _content(file), "name": name}
     name, positional, keywords = parse_call(text, registry.kind)
     bound = inspect.signature(registry[name]).bind(*positional, **keywords)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.config import build_algorithm, is_file_reference
+from coterie.experiments.setup.config import build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.learning import check_module, model_tree
 from coterie.models import build, find_layer, output_of
@@ -23,7 +22,7 @@ from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
 from coterie.topology import Churn, Loss, Topology, make
-from coterie.user_code import load_module
+from coterie.user_code import call_for_data, is_file_reference, split_reference
 
 
 @dataclass(frozen=True)
@@ -283,15 +282,9 @@ def _refuse_nan(data: Federation) -> None:
 
 def _call_user_data(reference: str, peers: int, seed: int) -> Any:
     """The user's `load(peers, seed)`: a Source, a Federation, or one data set per peer."""
-    file, _, name = reference.rpartition(":")
-    function = getattr(load_module(Path(file)), name, None)
-    if not callable(function):
-        raise ConfigError(f"data {reference!r}: {file} defines no function {name}")
-    try:
-        data = function(peers, seed)
-    except (Exception, SystemExit) as error:
-        raise DataError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
+    data = call_for_data(reference, peers, seed)
     if not isinstance(data, (Source, Federation, Sequence)):
+        file, name = split_reference(reference)
         raise DataError(
             f"{name} in {file} returned {type(data).__name__}; return coterie.from_arrays(...) for data to "
             "be partitioned, or a list with one data set per peer"

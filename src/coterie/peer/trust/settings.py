@@ -14,6 +14,7 @@ from coterie import toml_tables
 from coterie.errors import ConfigError
 from coterie.peer.trust.names import PeerAddress, PeerName, can_be_dialled, split_address, valid_address
 from coterie.registry import nearest
+from coterie.user_code import is_file_reference
 
 SETTINGS_FILE = "peer.toml"
 SHARE = "share"
@@ -54,7 +55,7 @@ class PeerSettings(BaseModel):
     @field_validator("data")
     @classmethod
     def _data_is_share_or_file(cls, data: str) -> str:
-        if data != SHARE and not data.endswith((".npz", ".csv")) and ".py:" not in data:
+        if data != SHARE and not data.endswith((".npz", ".csv")) and not is_file_reference(data):
             hint = nearest(data, [SHARE, "file.npz", "file.csv", "file.py:function"])
             raise ValueError(f"neither share nor a file of a known kind; {hint}")
         return data
