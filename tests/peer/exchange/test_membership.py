@@ -1,0 +1,143 @@
+"""Who is there, by hand: signs of life, whereabouts, addresses, and who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from scripted_transport import ScriptedTransport, hello, membership_of_0, roster
+
+from coterie.errors import RefusedError, UnreachableError
+from coterie.peer.exchange.membership import NOT_STARTED, START, Membership, Position, stop
+from coterie.peer.exchange.signal import Signal
+from coterie.peer.network.messages import Receipt
+from coterie.testing import run_virtually
+
+PEERS = roster([1, 2, 3])
+
+
+def play(task: Callable[[Membership, ScriptedTransport], Awaitable[None]]) -> Membership:
+    transport = ScriptedTransport()
+    membership = membership_of_0(transport, [1, 2, 3], Signal())
+
+    async def main() -> None:
+        await task(membership, transport)
+
+    run_virtually(main())
+    return membership
+
+
+def test_positions_are_in_the_order_of_exchanges() -> None:
+    assert NOT_STARTED < START < Position(0, 1) < Position(1, 0)
+    assert Position(2, 3).next == Position(2, 4)
+
+
+def test_a_peer_lives_until_it_has_been_silent_for_too_long() -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        assert not membership.alive(1)
+        membership.heard(hello(1, round=3, slot=1), PEERS[1])
+        assert membership.alive(1)
+        assert membership.position(1) == Position(3, 1)
+        await asyncio.sleep(3.9)
+        assert membership.alive(1)
+        await asyncio.sleep(0.2)
+        assert not membership.alive(1)
+        assert membership.position(1) == Position(3, 1), "the last that is known"
+
+    play(task)
+
+
+def test_a_stranger_never_lives() -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        membership.presence(7).seen = asyncio.get_running_loop().time()
+        assert not membership.alive(7)
+        assert membership.member("peer-7") is None
+        assert membership.member("peer-2") == PEERS[2]
+
+    play(task)
+
+
+def test_another_experiment_and_another_number_are_refused() -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        with pytest.raises(RefusedError, match=r"experiment: .* must agree"):
+            membership.heard(hello(1, digest="f" * 64), PEERS[1])
+        with pytest.raises(RefusedError, match="sender: peer-1 says it is number 2; its card says 1"):
+            membership.heard(hello(1, number=2), PEERS[1])
+        assert not membership.alive(1)
+
+    play(task)
+
+
+def test_who_has_finished_stays_finished() -> None:
+    """An answer from before may arrive later."""
+
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        membership.heard(hello(1, finished=True), PEERS[1])
+        membership.heard(hello(1, finished=False), PEERS[1])
+        assert membership.presence(1).finished
+
+    play(task)
+
+
+@pytest.mark.parametrize(
+    ("second", "news"),
+    [({}, False), ({"round": 1}, True), ({"slot": 1}, True), ({"finished": True}, True)],
+)
+def test_whoever_waits_is_woken_by_news_only(second: dict[str, object], news: bool) -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        membership.heard(hello(1), PEERS[1])
+        waiting = asyncio.create_task(membership.changed.wait(1.0))
+        await asyncio.sleep(0)
+        membership.heard(hello(1, **second), PEERS[1])
+        assert await waiting is news
+
+    play(task)
+
+
+def test_addresses_spread_with_heartbeats_and_fall_back_to_the_card() -> None:
+    async def task(membership: Membership, transport: ScriptedTransport) -> None:
+        assert membership.address(PEERS[1]) == "card:1"
+        told = {"peer-2": "moved:2", "peer-9": "unknown:9", "peer-1": "wrong:1"}
+        membership.heard(hello(1, addresses=told), PEERS[1])
+        assert membership.address(PEERS[1]) == "host:1", "what it says of itself counts"
+        assert membership.address(PEERS[2]) == "moved:2"
+        assert membership.addresses() == {"peer-1": "host:1"}, "only the living are passed on"
+        transport.script["peer-2"] = [UnreachableError("nobody there")]
+        await membership.ask(2)
+        assert transport.asked[-1].address == "moved:2"
+        assert membership.address(PEERS[2]) == "card:2"
+        assert membership.presence(2).trouble == "nobody there"
+        membership.heard(hello(2), PEERS[2])
+        assert membership.presence(2).trouble == ""
+
+    play(task)
+
+
+def test_refusals_of_a_heartbeat_are_counted_and_shown() -> None:
+    async def task(membership: Membership, transport: ScriptedTransport) -> None:
+        transport.script["peer-1"] = [RefusedError("experiment", "the files differ")]
+        transport.script["peer-2"] = [Receipt(sender="peer-2")]
+        await membership.ask(1)
+        await membership.ask(2)
+        await membership.ask(9)  # not in the roster: nothing happens
+
+    membership = play(task)
+    assert membership.metrics.refused_by_others == {"experiment": 1, "unexpected": 1}
+    assert membership.presence(1).trouble == "the files differ"
+    assert "answered a hello with receipt" in membership.presence(2).trouble
+
+
+def test_everyone_is_asked_every_second_and_nobody_twice_at_once() -> None:
+    async def task(membership: Membership, transport: ScriptedTransport) -> None:
+        transport.script |= {"peer-1": [hello(1)], "peer-2": [hello(2)]}  # peer 3 never answers
+        beating = asyncio.create_task(membership.beat())
+        await asyncio.sleep(2.5)
+        await stop(beating)
+        assert beating.cancelled()
+        times = [round(asked.at, 3) for asked in transport.asked if asked.to == "peer-1"]
+        assert times == [0.0, 1.0, 2.0]
+        assert transport.kinds("peer-2") == ["hello"] * 3
+        assert transport.kinds("peer-3") == ["hello"]
+
+    play(task)
