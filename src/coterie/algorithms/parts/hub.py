@@ -13,7 +13,6 @@ from coterie.algorithms.parts.settings import require_fraction
 from coterie.algorithms.parts.weighting import mean_at_hub, weighted
 from coterie.protocol import (
     Algorithm,
-    Inbox,
     ModelAlgorithm,
     ModelState,
     Node,
@@ -50,7 +49,7 @@ class HubAverage(ModelAlgorithm):
         upload = yield to_hub(weighted(pick(trained, shared), self.weights(node)), node, here, clients)
         # What was downloaded is as it was; what never travels (a head, local statistics) stays as trained.
         downloaded = {name: mine[name] for name in shared if mine[name] is not state.params[name]}
-        mine = self.at_hub({**trained, **downloaded}, upload)
+        mine = mean_at_hub({**trained, **downloaded}, upload)
         if node.evaluating:
             begun = yield from_hub(pick(state.params, shared), node, everyone(node), counted=False)
             node.measure(after_local=where_rows(here, trained, adopt(trained, begun)))
@@ -78,10 +77,6 @@ class HubAverage(ModelAlgorithm):
     def adapted(self, received: Params, node: Node) -> Params:
         """What each client makes of the hub's model before it is measured; the federation goes on without."""
         return received
-
-    def at_hub(self, mine: Params, upload: Inbox) -> Params:
-        """The hub's new model; all other rows keep theirs."""
-        return mean_at_hub(mine, upload)
 
 
 def fine_tuned(params: Params, node: Node, epochs: int) -> Params:
