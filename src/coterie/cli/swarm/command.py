@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -64,12 +63,18 @@ def swarm(
     table = {**DEFAULTS, **Asked(flags, asked.config, asked.sets).table()}
     experiment, names = _check(table, mode)
     with ended_like_interrupted(), _folder(folder, keep, quiet) as home:
-        result = _play(home, table, experiment, names, mode, quiet)
+        started = time.monotonic()
+        processes = _let_learn(make_folders(home, table, names, mode), quiet)
+        seconds = round(time.monotonic() - started, 1)
+
+    from coterie.cli.swarm.result import swarm_result  # PyTorch
+
+    result = swarm_result(experiment, processes, mode, seconds, home if folder or keep else None)
     if json:
         print_json(result)
     else:
         show(summary(result))
-    failed = [one["name"] for one in result["peers"] if one["failed"]]
+    failed = [one["name"] for one in processes if one["failed"]]
     if failed:
         raise RunFailedError(f"{len(failed)} of {len(names)} peers failed: {', '.join(failed)}")
 
@@ -105,22 +110,18 @@ def _folder(wanted: Path | None, keep: bool, quiet: bool) -> Iterator[Path]:
             note(f"peers: {home}", quiet)
 
 
-def _play(
-    home: Path, table: Mapping[str, Any], experiment: Experiment, names: list[str], mode: str, quiet: bool
-) -> dict[str, Any]:
-    started = time.monotonic()
-    folders = make_folders(home, table, names, mode)
+def _let_learn(folders: list[Path], quiet: bool) -> list[dict[str, Any]]:
+    """Start a process for each folder, watch them to their end, and return what each of them printed."""
     processes: list[Process] = []
     try:
         for folder in folders:
             processes.append(Process(folder))
         with SwarmDisplay(quiet) as display:
             _watch(processes, display)
-        results = [_of_peer(one) for one in processes]
+        return [_of_peer(one) for one in processes]
     finally:
         with undisturbed():
             end_all(processes)
-    return _result(experiment, mode, results, time.monotonic() - started)
 
 
 def _watch(processes: list[Process], display: SwarmDisplay) -> None:
@@ -150,28 +151,3 @@ def _of_peer(process: Process) -> dict[str, Any]:
     if found is None or process.died:
         return {"name": process.name, "failed": True, "exit_code": process.code}
     return {**found, "failed": False, "exit_code": process.code}
-
-
-def _result(experiment: Experiment, mode: str, peers: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    whole = [one for one in peers if not one["failed"]]
-    return {
-        "algorithm": experiment.algorithm,
-        "data": experiment.data,
-        "rounds": experiment.rounds,
-        "mode": mode,
-        "accuracy": _means([one["accuracy"] for one in whole]),
-        "bytes_in": sum(one["bytes_in"] for one in whole),
-        "bytes_out": sum(one["bytes_out"] for one in whole),
-        "seconds": round(seconds, 1),
-        "peers": peers,
-    }
-
-
-def _means(accuracies: list[Mapping[str, float | None]]) -> dict[str, float]:
-    """By point, over those who have test data."""
-    values: dict[str, list[float]] = {}
-    for accuracy in accuracies:
-        for point, value in accuracy.items():
-            if value is not None:
-                values.setdefault(point, []).append(value)
-    return {point: statistics.fmean(found) for point, found in values.items()}

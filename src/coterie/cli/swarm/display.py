@@ -91,12 +91,13 @@ def _progress(processes: Sequence[Process]) -> Table:
 
 def summary(result: dict[str, Any]) -> Table:
     """A row for each peer, and their mean."""
+    swarm = result["swarm"]
     title = f"{result['algorithm']}, {result['data']}, {result['rounds']} rounds, one process for each peer"
     table = _table(
         "peer", "rounds", "after local", "after mixing", "received", "sent", "seconds", title=title
     )
     table.caption = "accuracy in % on each peer's own test data"
-    for one in result["peers"]:
+    for one in swarm["processes"]:
         if one["failed"]:
             table.add_row(one["name"], "failed", *["-"] * 5, style="red")
             continue
@@ -108,9 +109,9 @@ def summary(result: dict[str, Any]) -> Table:
             in_bytes(one["bytes_out"]),
             f"{one['seconds']:.1f}",
         )
-    means = [_percent(result["accuracy"].get(point)) for point in POINTS]
-    whole = max(1, sum(not one["failed"] for one in result["peers"]))
-    traffic = [in_bytes(result[key] / whole) for key in ("bytes_in", "bytes_out")]
+    means = [_percent((result[f"personal_accuracy_{point}"] or {}).get("mean")) for point in POINTS]
+    whole = max(1, sum(not one["failed"] for one in swarm["processes"]))
+    traffic = [in_bytes(swarm[key] / whole) for key in ("bytes_in", "bytes_out")]
     table.add_row("mean", "", *means, *traffic, "", style="bold")
     return table
 

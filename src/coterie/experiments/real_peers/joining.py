@@ -18,7 +18,7 @@ from coterie.experiments.setup.config import resolve, with_absolute_paths
 from coterie.experiments.setup.digest import experiment_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
-from coterie.learning import Executor, LearningNode, Workers
+from coterie.learning import Executor, ExecutorName, LearningNode, Workers
 from coterie.peer.exchange.journal import Journal
 from coterie.peer.exchange.membership import Acquaintance
 from coterie.peer.exchange.metrics import Metrics
@@ -228,14 +228,21 @@ def prepare_for(experiment: Experiment, settings: PeerSettings) -> Prepared:
     return prepare(experiment, Objects(dealt=own.spread(place, experiment.peers)))
 
 
+def executor_of(experiment: Experiment) -> ExecutorName:
+    """A single peer has nothing to stack."""
+    asked = experiment.execution.executor
+    return "looped" if asked == "auto" else asked
+
+
 def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:
     ids = torch.tensor([number])
-    executor = "looped" if experiment.execution.executor == "auto" else experiment.execution.executor
     return LearningNode(
         ids=ids,
         federation=prepared.federation.of_nodes(ids, prepared.topology.hub),
         module=prepared.module,
-        executor=Executor(executor, prepared.module, Workers(experiment.execution.workers or 1)),
+        executor=Executor(
+            executor_of(experiment), prepared.module, Workers(experiment.execution.workers or 1)
+        ),
         training=experiment.training,
         seed=experiment.seed,
         rounds=experiment.rounds,

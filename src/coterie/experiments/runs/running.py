@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, DamagedRunError
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.records import History, distribution
+from coterie.experiments.runs.records import History
+from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
 from coterie.protocol import Params, Point
 from coterie.simulation import (
+    POINTS,
     Architecture,
     PeerModels,
     RoundRecord,
@@ -122,31 +124,18 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """The run as plain data: what `--json` prints."""
-        e, sent = self.experiment, self.totals.bytes_sent[: self.peers].double()
-        return {
-            "algorithm": e.algorithm,
-            "settings": dict(e.settings),
-            "data": e.data,
-            "model": e.model,
-            "models": dict(e.models),
-            "partition": e.partition,
-            "topology": e.topology,
-            "peers": e.peers,
-            "rounds": len(self.history.seconds),
-            "seed": e.seed,
-            "point": self.point,
-            "personal_accuracy": distribution(self.history.last("accuracy", self.point)),
-            "personal_accuracy_after_local": distribution(self.history.last("accuracy", "after_local")),
-            "personal_accuracy_after_mixing": distribution(self.history.last("accuracy", "after_mixing")),
-            "global_accuracy": distribution(self.history.last("global_accuracy", self.point)),
-            "bytes_sent_per_peer": float(sent.mean()),
-            "bytes_sent_busiest": float(self.totals.bytes_sent.max()),
-            "own_cluster_share": self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
-            "executor": self.executor,
-            "seconds": sum(self.history.seconds),
-            "seconds_per_round": sum(self.history.seconds) / max(1, len(self.history.seconds)),
-            "run_dir": None if self.run_dir is None else str(self.run_dir),
-        }
+        return result_of(
+            self.experiment,
+            rounds=len(self.history.seconds),
+            point=self.point,
+            accuracy={point: self.history.last("accuracy", point) for point in POINTS},
+            global_accuracy=self.history.last("global_accuracy", self.point),
+            bytes_sent=self.totals.bytes_sent,
+            own_cluster_share=self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
+            executor=self.executor,
+            seconds=sum(self.history.seconds),
+            run_dir=self.run_dir,
+        )
 
 
 Observer = Callable[[RoundRecord, History], None]

@@ -1,0 +1,59 @@
+"""A run as plain data: what `--json` prints. A simulation and real peers have the same keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.experiments.runs.records import distribution
+from coterie.experiments.setup.schema import Experiment
+from coterie.protocol import Point
+
+
+def result_of(
+    experiment: Experiment,
+    *,
+    rounds: int,
+    point: Point,
+    accuracy: Mapping[str, Tensor | None],
+    global_accuracy: Tensor | None,
+    bytes_sent: Tensor,
+    own_cluster_share: float | None,
+    executor: str,
+    seconds: float,
+    run_dir: Path | None,
+) -> dict[str, Any]:
+    """What was run, and what came of it.
+
+    accuracy: (peers,) of the personal models when last measured, by point of the round.
+    bytes_sent: (nodes,) by the peers, then by a hub if there is one; NaN where it is not known.
+    """
+    sent = bytes_sent.double()
+    known, of_all = [values[~values.isnan()] for values in (sent[: experiment.peers], sent)]
+    return {
+        "algorithm": experiment.algorithm,
+        "settings": dict(experiment.settings),
+        "data": experiment.data,
+        "model": experiment.model,
+        "models": dict(experiment.models),
+        "partition": experiment.partition,
+        "topology": experiment.topology,
+        "peers": experiment.peers,
+        "rounds": rounds,
+        "seed": experiment.seed,
+        "point": point,
+        "personal_accuracy": distribution(accuracy.get(point)),
+        "personal_accuracy_after_local": distribution(accuracy.get("after_local")),
+        "personal_accuracy_after_mixing": distribution(accuracy.get("after_mixing")),
+        "global_accuracy": distribution(global_accuracy),
+        "bytes_sent_per_peer": float(known.mean()) if len(known) else None,
+        "bytes_sent_busiest": float(of_all.max()) if len(of_all) else None,
+        "own_cluster_share": own_cluster_share,
+        "executor": executor,
+        "seconds": seconds,
+        "seconds_per_round": seconds / max(1, rounds),
+        "run_dir": None if run_dir is None else str(run_dir),
+    }
