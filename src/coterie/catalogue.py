@@ -91,6 +91,15 @@ models: Registry[Any] = Registry(
     },
 )
 
+augmentations: Registry[Any] = Registry(
+    "augmentation",
+    {
+        "crop": "coterie.learning.augmentation:crop",
+        "flip": "coterie.learning.augmentation:flip",
+        "cutout": "coterie.learning.augmentation:cutout",
+    },
+)
+
 topologies: Registry[Any] = Registry(
     "topology",
     {

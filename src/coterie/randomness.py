@@ -64,14 +64,14 @@ class Stream:
     """
 
     key: int
-    round: int
+    round: int | Tensor  # (rows, 1) where rows are samples, whose round is in the key
     ids: Tensor  # (rows,)
 
     def bits(self, n: int, index: int = 0) -> Tensor:
         """(rows, n) integers in [0, 2^32)."""
         ids = self.ids[:, None].cpu()
         blocks = torch.arange(-(-n // 4))[None, :]
-        words = philox((blocks, torch.tensor(index), torch.tensor(self.round), ids), self.key)
+        words = philox((blocks, torch.tensor(index), torch.as_tensor(self.round), ids), self.key)
         return torch.stack(words, dim=-1).flatten(1)[:, :n].to(self.ids.device)
 
     def uniform(self, n: int, index: int = 0) -> Tensor:
@@ -105,6 +105,15 @@ class Stream:
             taken = (chosen[:, :step] == pick[:, None]).any(dim=1)
             chosen[:, step] = torch.where(taken, top, pick)
         return chosen
+
+    def of_samples(self, n: int, *names: int) -> Stream:
+        """A row of random numbers for each of n samples of every row, those of one row after the other's.
+
+        names: tell apart draws for other samples, such as those of the next step.
+        """
+        assert isinstance(self.round, int)
+        place = torch.arange(n).repeat(len(self.ids))[:, None]
+        return Stream(digest(self.key, "samples", self.round, *names), place, self.ids.repeat_interleave(n))
 
 
 def stream(seed: int, purpose: str, round: int, ids: Tensor) -> Stream:

@@ -24,6 +24,7 @@ PLAIN_STEP: dict[str, Any] = {
     "lr_decay": 1.0,
     "schedule": "constant",
     "warmup": 0.0,
+    "augment": "",
 }
 """Settings of `node.train` for steps that a method's equations spell out: w <- w - lr gradient, no more."""
 
@@ -61,6 +62,12 @@ class Training:
     clip: float = _key(10.0, "largest L2 norm of a node's gradient; 0: no clipping")
     optimizer: Literal["sgd", "adam", "adamw"] = _key("sgd", "the rule that turns gradients into steps")
 
+    augment: str = _key(
+        "",
+        "random changes of training images: crop(padding), flip, cutout(size), joined by +; or of any "
+        "samples, file.py:function of (x, stream)",
+    )
+
     def __post_init__(self) -> None:
         for name, valid, wanted in (
             ("epochs", self.epochs >= 0, "0 or more"),
@@ -83,6 +90,11 @@ class Training:
             raise ConfigError(
                 "training.nesterov needs training.optimizer 'sgd' with a training.momentum above 0"
             )
+
+
+def parts_of(augment: str) -> list[str]:
+    """`crop(4)+flip` is two augmentations."""
+    return [part.strip() for part in augment.split("+")] if augment else []
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,6 @@
 """Local learning: training, losses, update rules, and the nodes that a process hosts."""
 
+from coterie.learning.augmentation import Augmented
 from coterie.learning.batched import check_module, model_tree
 from coterie.learning.executor import (
     Executor,
@@ -16,6 +17,7 @@ from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proxim
 __all__ = [
     "SGD",
     "Adam",
+    "Augmented",
     "Executor",
     "ExecutorName",
     "Gradients",

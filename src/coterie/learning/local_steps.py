@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from coterie.data import Federation
 from coterie.errors import ConfigError
+from coterie.learning.augmentation import Augmented
 from coterie.learning.batched import BatchedModel
 from coterie.learning.schedules import learning_rates
 from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Rate, Update, clipped
@@ -44,6 +45,7 @@ class LocalWork:
     rounds: int
     stream: str = "batches"
     epochs: Tensor | None = None  # (rows,) uneven compute
+    augmented: Augmented | None = None
     batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
 
     @classmethod
@@ -84,7 +86,8 @@ class LocalWork:
             rule = around(rule)
         if mu:
             rule = Proximal(mu, anchor, rule)
-        return cls(merged, rule, round, rounds, stream, uneven, per_step)
+        augmented = Augmented.named(merged.augment)
+        return cls(merged, rule, round, rounds, stream, uneven, augmented, per_step)
 
     def rates(self, steps: Tensor) -> list[Rate]:
         """The learning rate of each step. steps: (rows,) of each row, sorted from most to least."""
@@ -216,6 +219,7 @@ class Job:
         index = batches.index.transpose(0, 1).contiguous()
         pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.x.device)
         trims = self.model.one_by_one
+        own = replace(self.stream, ids=self.stream.ids[self.rows])
         return Feed(
             self.federation,
             self.rows,
@@ -224,14 +228,12 @@ class Job:
             self.federation.y[pool],
             batches.sizes.T.contiguous(),
             (batches.sizes < index.shape[2]).any(0).tolist(),
-            self._noise(longest) if trims else None,
+            own.bits(longest, index=_NOISE).T.contiguous() if trims else None,
             trims,
             self.prepare,
+            self.work.augmented,
+            own,
         )
-
-    def _noise(self, longest: int) -> Tensor:
-        own = replace(self.stream, ids=self.stream.ids[self.rows])
-        return own.bits(longest, index=_NOISE).T.contiguous()
 
 
 @dataclass
@@ -252,6 +254,8 @@ class Feed:
     noise: Tensor | None  # (steps, rows)
     trims: bool  # one row at a time: cut its batch instead of padding it
     prepare: Prepare | None
+    augmented: Augmented | None
+    stream: Stream  # of these rows
 
     def __post_init__(self) -> None:
         self._views = list(zip(self.index.unbind(), self.y.unbind(), strict=True))
@@ -276,6 +280,8 @@ class Feed:
                 prepared = {name: found[:, :size] for name, found in prepared.items()}
             else:
                 present = self._present(sizes)
+        if self.augmented is not None:
+            x = self.augmented(x, replace(self.stream, ids=self.stream.ids[:active]), step)
         noise = None if self.noise is None else self.noise[step, :active]
         return Batch(y, rows, index, present, x, noise, prepared)
 

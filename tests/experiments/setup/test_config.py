@@ -303,7 +303,7 @@ def test_distribution_by_hand() -> None:
         ({"peerz": 1}, "did you mean peers"),
         ({"training": {"lrr": 1}}, "did you mean lr"),
         ({"training": {"momentum": 2}}, "momentum"),
-        ({"training": {"optimizer": "adm"}}, "'sgd' or 'adam'"),
+        ({"training": {"optimizer": "adm"}}, "'sgd', 'adam' or 'adamw'"),
         ({"training": 3}, "section"),
         ({"settings": 3}, "section"),
         ({"execution": {"executor": "stack"}}, "'stacked'"),

@@ -19,6 +19,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
 from coterie.toml_tables import refuse_unknown, validate
+from coterie.training import parts_of
 from coterie.user_code import is_file_reference, split_reference
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     for key in ("model", "data"):
         if is_file_reference(str(table.get(key, ""))):
             table[key] = str(base / table[key])
+    training = table.get("training")
+    if isinstance(training, Mapping) and "augment" in training:
+        parts = parts_of(str(training["augment"]))
+        absolute_parts = (str(base / part) if is_file_reference(part) else part for part in parts)
+        table["training"] = {**training, "augment": "+".join(absolute_parts)}
     if isinstance(table.get("models"), Mapping):
         absolute = {name: str(base / name) if is_file_reference(name) else name for name in table["models"]}
         table["models"] = {absolute[name]: peers for name, peers in table["models"].items()}

@@ -17,11 +17,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coterie.catalogue import models, partitions, sources, topologies
+from coterie.catalogue import augmentations, models, partitions, sources, topologies
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
+from coterie.training import parts_of
 from coterie.user_code import is_file_reference, split_reference
 
 _FORMAT = "coterie-experiment-1"
@@ -41,6 +42,8 @@ def experiment_digest(experiment: Experiment) -> str:
     named = {"data": sources, "model": models, "partition": partitions, "topology": topologies}
     for key, registry in named.items():
         table[key] = _plain(table[key], registry)
+    parts = parts_of(experiment.training.augment)
+    table["training"]["augment"] = [_plain(part, augmentations) for part in parts]
     owners = dealt_out(experiment.models, experiment.peers)
     table["models"] = {peer: _plain(name, models) for name, all_ in owners.items() for peer in all_}
     text = json.dumps([_FORMAT, table], sort_keys=True, separators=(",", ":"), default=str)

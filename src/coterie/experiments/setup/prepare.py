@@ -16,7 +16,7 @@ from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
-from coterie.learning import check_module, model_tree
+from coterie.learning import Augmented, check_module, model_tree
 from coterie.models import build, find_layer, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
@@ -76,6 +76,9 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
         for name, peers in dealt_out(experiment.models, experiment.peers).items()
     }
     _check_networks(experiment, algorithm, federation, module, other_networks)
+    augmented = Augmented.named(experiment.training.augment)
+    if augmented is not None:
+        augmented.check(federation.shape)
     device = _device(experiment.execution.device)
     federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
     own = None
