@@ -145,3 +145,15 @@ def test_the_demo_says_what_the_numbers_say() -> None:
     assert "2 of 2 peers" in conclusion(results(local=0.7))
     assert "loses" not in conclusion(results(local=0.4))
     assert "changes nothing" in conclusion(results())
+
+
+def test_validation_data_that_one_needs_are_set_aside_by_all(coterie: Command, folder: Path) -> None:
+    """Local would train on more data otherwise."""
+    done = coterie(
+        "compare", "--algorithms", "ppdl(1)", "--peers", "3", "--rounds", "1", "--model", "mlr",
+        "--no-plots", "--run-dir", "both",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert "note: ppdl(1) needs validation data: 0.2 of every peer's training data" in done.stderr
+    for name in ("local", "ppdl-1"):
+        assert "validation = 0.2" in (folder / "both" / name / "config.toml").read_text()

@@ -193,6 +193,22 @@ def test_data_that_belong_to_peers_are_not_split_again(form: Any, asked: dict[st
         coterie.simulate("local", data, "mlr", rounds=1, **asked)
 
 
+def test_an_algorithm_that_needs_validation_data_gets_them(caplog: pytest.LogCaptureFixture) -> None:
+    run = coterie.simulate(algorithm="ppdl(1)", peers=3, rounds=1, model="mlr")
+    assert run.experiment.splitting.validation == 0.2
+    assert "ppdl(1) needs validation data" in caplog.text
+
+
+def test_a_federation_keeps_the_validation_data_that_it_has() -> None:
+    rng = np.random.default_rng(0)
+    peers = [(rng.normal(size=(20, 3)), np.arange(20) % 2) for _ in range(3)]
+    held = coterie.from_peers(peers, validation=0.25, seed=0)
+    run = coterie.simulate(algorithm="ppdl(1)", data=held, rounds=1, model="mlr")
+    assert run.experiment.splitting.validation == 0.0
+    with pytest.raises(ConfigError, match=r"set splitting\.validation"):
+        coterie.simulate(algorithm="ppdl(1)", data=coterie.from_peers(peers), rounds=1, model="mlr")
+
+
 def test_validation_samples_are_taken_from_a_list_but_not_from_a_federation() -> None:
     peers = [arrays(20, seed) for seed in range(3)]
     asked: dict[str, Any] = {"rounds": 1, "splitting": {"validation": 0.25}}

@@ -59,6 +59,7 @@ class PPDL(Algorithm[PPDLState]):
         measured="after_local",
         communication="one sealed sum over M peers",
         sealed=True,
+        validation=True,
     )
     presets: ClassVar[Presets] = {
         "paper": {"peers": 3, **PPDL_TRAINING},

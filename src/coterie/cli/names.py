@@ -124,6 +124,8 @@ def _facts(facts: Any) -> Iterator[str]:
     yield f"communication: {facts.communication}"
     if facts.symmetric_only:
         yield "topology:      only links that go both ways"
+    if facts.validation:
+        yield "data:          needs validation data (splitting.validation; 0.2 unless it is set)"
     if facts.architectures:
         yield "models:        peers may have different ones (the experiment's `models`)"
 

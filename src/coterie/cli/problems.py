@@ -57,8 +57,8 @@ def complain(message: str, kind: str = "error: ") -> None:
 
 
 def note(message: str, quiet: bool = False) -> None:
-    """Something that the user should know; never on stdout."""
-    if not quiet:
+    """Something that the user should know, if it is not empty; never on stdout."""
+    if message and not quiet:
         typer.echo(message, err=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,13 @@ from coterie.catalogue import algorithms
 from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
 from coterie.experiments.runs.running import Observer, Run, resume, run
-from coterie.experiments.setup.config import resolve
+from coterie.experiments.setup.config import note_of_validation, resolve
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import OWN_OBJECT
 from coterie.protocol import Algorithm
 from coterie.training import Training
+
+_log = logging.getLogger("coterie")
 
 
 def simulate(
@@ -69,11 +72,17 @@ def simulate(
         "peers": peers if peers is not None else _peers_of(data),
         "rounds": rounds,
         "seed": seed,
+        # What belongs to whom is settled in a Federation: nothing is set aside that was not asked for.
+        "splitting": {"validation": 0.0} if isinstance(data, Federation) else {},
     }
     for key, given in sections.items():
         value = vars(given) if isinstance(given, Training) else given
-        table[key] = {**table[key], **value} if isinstance(table.get(key), dict) else value
+        both = isinstance(value, dict) and isinstance(table.get(key), dict)
+        table[key] = {**table[key], **value} if both else value
     experiment = resolve(table)
+    note = note_of_validation([table])
+    if note:
+        _log.warning("%s", note)
     return run(
         experiment,
         objects=objects,

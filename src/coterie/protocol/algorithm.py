@@ -40,6 +40,7 @@ class Facts:
     clusters: bool = False  # needs to be told the true clusters
     free_running: bool = False  # may run between real peers that do not keep step: newest models will do
     architectures: bool = False  # peers may have different architectures
+    validation: bool = False  # needs validation data: an experiment sets some aside unless it says otherwise
 
 
 @dataclass(frozen=True)

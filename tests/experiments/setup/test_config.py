@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.catalogue import algorithms
 from coterie.errors import ConfigError, CoterieError, TopologyError
 from coterie.experiments.runs.records import distribution
-from coterie.experiments.setup.config import build_algorithm, override, resolve, resolve_to_run
+from coterie.experiments.setup.config import (
+    build_algorithm,
+    note_of_validation,
+    override,
+    resolve,
+    resolve_to_run,
+)
 from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.toml_tables import load_toml
@@ -368,3 +376,31 @@ assert not slow, slow
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("algorithm", list(algorithms))
+def test_validation_data_are_set_aside_for_those_who_need_them(algorithm: str) -> None:
+    expected = 0.2 if algorithm in ("ppdl", "ppdl-var") else 0.0
+    assert resolve({"algorithm": algorithm}).splitting.validation == expected
+    for said in (0.0, 0.3):
+        table = {"algorithm": algorithm, "splitting": {"validation": said}}
+        assert resolve(table).splitting.validation == said
+        assert note_of_validation([table]) == ""
+
+
+def test_a_run_of_before_keeps_what_it_says() -> None:
+    """What a folder's config.toml says is never a default."""
+    before = Experiment.model_validate({"algorithm": "ppdl"})
+    assert resolve(tomllib.loads(before.to_toml())).splitting.validation == 0.0
+
+
+def test_other_keys_of_the_section_are_kept() -> None:
+    splitting = resolve({"algorithm": "ppdl(2)", "splitting": {"samples_per_peer": 30}}).splitting
+    assert (splitting.samples_per_peer, splitting.validation) == (30, 0.2)
+
+
+def test_the_note_names_those_who_need_validation_data() -> None:
+    tables = [{"algorithm": name} for name in ("local", "ppdl(2)", "ppdl-var", "ppdl(2)")]
+    assert note_of_validation(tables).startswith("note: ppdl(2), ppdl-var need validation data: 0.2 of every")
+    assert note_of_validation(tables[:2]).startswith("note: ppdl(2) needs validation data")
+    assert note_of_validation(tables[:1]) == ""

@@ -17,7 +17,7 @@ from coterie.cli.problems import note
 from coterie.cli.running import folders
 from coterie.cli.running.run import Resume, RunDir
 from coterie.errors import ConfigError, RunFolderError
-from coterie.experiments.setup.config import resolve, resolve_to_run
+from coterie.experiments.setup.config import note_of_validation, resolve, resolve_to_run, with_validation
 from coterie.experiments.setup.schema import Experiment
 from coterie.registry import parse_call
 
@@ -96,10 +96,11 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
     if not any(name.partition("(")[0].strip() == "local" for name in names):
         names = ["local", *names]
         note("note: local is added, for the gain over it", quiet)
-    plan = []
-    for name in names:
-        table = asked.table(name)
+    tables = [asked.table(name) for name in names]
+    for name, table in zip(names, tables, strict=True):
         give_hub_its_star(table, name, quiet)
+    plan = []
+    for name, table in zip(names, on_the_same_data(tables, quiet), strict=True):
         experiment = resolve_to_run(table)
         for seed in range(experiment.seed, experiment.seed + seeds):
             label = f"{name}-s{seed}" if seeds > 1 else name
@@ -115,6 +116,13 @@ def give_hub_its_star(table: dict[str, Any], shown: str, quiet: bool) -> bool:
         note(f"note: {shown} goes through a hub: topology star instead of {table['topology']}", quiet)
         table["topology"] = "star"
     return bool(changes)
+
+
+def on_the_same_data(tables: list[dict[str, Any]], quiet: bool) -> list[dict[str, Any]]:
+    """If one needs validation data, all set them aside: the others would train on more than that one."""
+    said = note_of_validation(tables)
+    note(said, quiet)
+    return [with_validation(table) for table in tables] if said else tables
 
 
 def in_own_folders(plan: list[Planned]) -> list[Planned]:

@@ -9,9 +9,10 @@ import typer
 
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, NoPlots, Output, Quiet
+from coterie.cli.problems import note
 from coterie.cli.running import folders
 from coterie.errors import RunFolderError
-from coterie.experiments.setup.config import resolve_to_run
+from coterie.experiments.setup.config import note_of_validation, resolve_to_run
 
 RunDir = Annotated[
     Path | None,
@@ -47,7 +48,9 @@ def run(
             raise RunFolderError(f"{resume} does not exist; there is no run to resume")
         folder, experiment = resume, None
     else:
-        experiment = resolve_to_run(asked.table())
+        table = asked.table()
+        experiment = resolve_to_run(table)
+        note(note_of_validation([table]), quiet)
         name = (experiment.algorithm, experiment.data, f"s{experiment.seed}")
         folder = run_dir or folders.new_folder(*name)
         folders.refuse_existing(folder, "run")

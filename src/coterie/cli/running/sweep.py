@@ -14,7 +14,7 @@ from coterie.cli.interruption import same_command_goes_on
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, Quiet
 from coterie.cli.running import folders
-from coterie.cli.running.compare import give_hub_its_star
+from coterie.cli.running.compare import give_hub_its_star, on_the_same_data
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.errors import ConfigError
 from coterie.experiments.cells.cell import Cell
@@ -87,12 +87,13 @@ def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     if not axes and seeds == 1:
         raise ConfigError("what to sweep over? Write --over training.lr=0.01,0.1, or --seeds 3")
     noted: set[str] = set()
-    cells = []
-    for labels, table in combinations(axes, seeds, asked.table):
+    planned = combinations(axes, seeds, asked.table)
+    for _, table in planned:
         name = parse_call(str(table.get("algorithm", "local")), "algorithm")[0]
         if give_hub_its_star(table, name, quiet or name in noted):
             noted.add(name)
-        cells.append(Cell(resolve(table), labels))
+    tables = on_the_same_data([table for _, table in planned], quiet)
+    cells = [Cell(resolve(table), labels) for (labels, _), table in zip(planned, tables, strict=True)]
     require_distinct(cells)
     return cells
 

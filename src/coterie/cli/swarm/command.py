@@ -21,7 +21,7 @@ from coterie.cli.swarm.display import SwarmDisplay, summary
 from coterie.cli.swarm.folders import make_folders
 from coterie.cli.swarm.processes import Process, end_all
 from coterie.errors import ConfigError, RunFolderError
-from coterie.experiments.setup.config import resolve
+from coterie.experiments.setup.config import note_of_validation, resolve
 from coterie.experiments.setup.schema import Experiment
 from coterie.reporting.tables import show
 
@@ -62,6 +62,7 @@ def swarm(
     flags = {**asked.flags, **{name: value for name, value in given.items() if value is not None}}
     table = {**DEFAULTS, **Asked(flags, asked.config, asked.sets).table()}
     experiment, names = _check(table, mode)
+    note(note_of_validation([table]), quiet)
     with ended_like_interrupted(), _folder(folder, keep, quiet) as home:
         started = time.monotonic()
         processes = _let_learn(make_folders(home, table, names, mode), quiet)

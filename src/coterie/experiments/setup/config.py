@@ -10,7 +10,7 @@ import dataclasses
 import os
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ from coterie.user_code import is_file_reference, split_reference
 if TYPE_CHECKING:
     from coterie.protocol import Algorithm
 
+VALIDATION = 0.2
+"""The fraction of training data that is set aside where an algorithm needs validation data."""
 _NAMED: dict[str, Registry[Any]] = {
     "algorithm": algorithms,
     "data": sources,
@@ -44,6 +46,8 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
     _refuse_unknown_names(table)
     table = _with_inline_settings(table)
     table = _with_preset(table)
+    if wants_validation(table):
+        table = with_validation(table)
     table = with_absolute_paths(table, base_dir or Path.cwd())
     if not table.get("data_dir") and os.environ.get("COTERIE_DATA"):
         table["data_dir"] = str(Path(os.environ["COTERIE_DATA"]).expanduser().resolve())
@@ -81,6 +85,34 @@ def require_data_folder(experiment: Experiment) -> None:
             f"the data folder {experiment.data_dir} does not exist; data set {experiment.data!r} is read "
             "from it"
         )
+
+
+def wants_validation(table: Mapping[str, Any]) -> bool:
+    """Whether the algorithm needs validation data, and the table does not say how much."""
+    name = parse_call(str(table.get("algorithm") or "local"), "algorithm")[0]
+    needed = bool(algorithms[name].facts.validation)  # type: ignore[attr-defined]
+    said = table.get("splitting") or {}
+    return needed and isinstance(said, Mapping) and "validation" not in said
+
+
+def with_validation(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with some validation data set aside, unless it says how much."""
+    said = table.get("splitting") or {}
+    if not isinstance(said, Mapping):  # a mistake, for `resolve` to name
+        return dict(table)
+    return {**table, "splitting": {"validation": VALIDATION, **said}}
+
+
+def note_of_validation(tables: Iterable[Mapping[str, Any]]) -> str:
+    """What users should know when validation data are set aside that they did not ask for; else empty."""
+    names = dict.fromkeys(str(table["algorithm"]) for table in tables if wants_validation(table))
+    if not names:
+        return ""
+    needs = "needs" if len(names) == 1 else "need"
+    return (
+        f"note: {', '.join(names)} {needs} validation data: {VALIDATION} of every peer's training data are "
+        "set aside; splitting.validation says otherwise"
+    )
 
 
 def reads_files(data: str) -> bool:

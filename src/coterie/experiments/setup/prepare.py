@@ -14,7 +14,7 @@ from torch import nn
 
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.config import build_algorithm
+from coterie.experiments.setup.config import VALIDATION, build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.learning import Augmented, check_module, model_tree
 from coterie.models import build, find_layer, output_of
@@ -253,11 +253,12 @@ def _split(source: Source, experiment: Experiment, partition: Partition | None) 
 
 def _refuse_to_split(data: Any, experiment: Experiment, partition: Partition | None) -> None:
     """Refuse what says how samples are dealt out where the data already say whose they are."""
-    harmless = {"natural", OWN_OBJECT}
-    if is_file_reference(experiment.data):
-        harmless.add("iid")  # filled in before anyone knew what the user's function returns
+    harmless, unasked = {"natural", OWN_OBJECT}, {0.0}
+    if is_file_reference(experiment.data):  # filled in before anyone knew what the user's function returns
+        harmless.add("iid")
+        unasked.add(VALIDATION)
     splitting = experiment.splitting
-    held = splitting.validation > 0.0 and isinstance(data, Federation)  # of a list they are set aside here
+    held = splitting.validation not in unasked and isinstance(data, Federation)  # a list is split here
     given = {
         "partition": partition is not None or parse_call(experiment.partition)[0] not in harmless,
         "splitting.samples_per_peer": splitting.samples_per_peer is not None,

@@ -25,7 +25,10 @@ class Splitting(Section):
     """How much data each peer gets."""
 
     validation: float = Field(
-        default=0.0, ge=0, lt=1, description="fraction of each peer's training data set aside"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="fraction of each peer's training data set aside; 0.2 for an algorithm that needs it",
     )
     samples_per_peer: int | None = Field(
         default=None, ge=1, description="at most so many training samples for each peer"
