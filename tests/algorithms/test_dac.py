@@ -18,7 +18,7 @@ from coterie.errors import ConfigError
 from coterie.protocol import Links
 from coterie.randomness import stream
 from coterie.simulation import Simulation
-from coterie.topology import Loss, make
+from coterie.topology import MessageLoss, make
 from coterie.training import Training
 
 FEATURES, CLASSES, SIZES = 3, 2, (6, 7, 8, 1, 10, 11)
@@ -189,7 +189,9 @@ def test_dac_with_tau_zero_is_random_gossip_in_distribution(small_simulation: Ma
 
 
 def test_an_isolated_node_keeps_its_model(small_simulation: Maker) -> None:
-    run = small_simulation(DAC(), Loss(make("full", peers=6, seed=2), 1.0, 0), sizes=SIZES, training=STILL)
+    run = small_simulation(
+        DAC(), MessageLoss(make("full", peers=6, seed=2), 1.0, 0), sizes=SIZES, training=STILL
+    )
     before = weights_now(run).clone()
     run.step()
     assert torch.equal(weights_now(run), before)

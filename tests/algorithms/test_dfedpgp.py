@@ -19,7 +19,7 @@ from coterie.errors import ConfigError, ContractError
 from coterie.protocol import Exchange
 from coterie.protocol.trees import leaves
 from coterie.simulation import Simulation
-from coterie.topology import Churn, Loss, make
+from coterie.topology import Churn, MessageLoss, make
 from coterie.training import Training
 
 Build = Callable[..., Simulation]
@@ -124,7 +124,7 @@ def test_mass_and_values_are_conserved(small_simulation: Build) -> None:
 def test_nothing_is_lost_with_messages_and_absent_peers(
     small_simulation: Build, churn: float, loss: float
 ) -> None:
-    topology = Loss(Churn(make("directed(3)", peers=6, seed=2), churn, 5), loss, 5)
+    topology = MessageLoss(Churn(make("directed(3)", peers=6, seed=2), churn, 5), loss, 5)
     simulation = small_simulation(DFedPGP(head_epochs=0), topology, training=STILL)
     spread(simulation)
     _, before = totals(simulation)

@@ -13,7 +13,7 @@ import torch
 from coterie.algorithms.osgp import OSGP
 from coterie.errors import ConfigError
 from coterie.simulation import Simulation
-from coterie.topology import Churn, Loss, make
+from coterie.topology import Churn, MessageLoss, make
 from coterie.training import Training
 
 Build = Callable[..., Simulation]
@@ -65,7 +65,7 @@ def test_mixing_equals_numpy(small_simulation: Build, tau: int) -> None:
 def test_mass_in_nodes_and_in_flight_is_conserved(
     small_simulation: Build, tau: int, churn: float, loss: float
 ) -> None:
-    topology = Loss(Churn(make("directed(2)", peers=6, seed=2), churn, 5), loss, 5)
+    topology = MessageLoss(Churn(make("directed(2)", peers=6, seed=2), churn, 5), loss, 5)
     simulation = small_simulation(OSGP(tau=tau), topology, training=STILL)
     spread(simulation)
     before = {name: value.sum(0) for name, value in state_of(simulation).params.items()}

@@ -17,7 +17,7 @@ from coterie.errors import ConfigError, SealedError
 from coterie.learning import Executor, Workers
 from coterie.protocol import Algorithm, Inbox
 from coterie.simulation import Simulation
-from coterie.topology import Loss, Topology, make
+from coterie.topology import MessageLoss, Topology, make
 from coterie.training import Training
 
 FEATURES, CLASSES = 3, 3
@@ -187,7 +187,7 @@ def test_few_neighbours_are_all_taken_and_an_isolated_node_goes_on(simulation: M
 
 
 def test_incomplete_groups_teach_nothing(simulation: Maker) -> None:
-    run = simulation(PPDL(), topology=Loss(make("full", peers=6, seed=2), 1.0, 0))
+    run = simulation(PPDL(), topology=MessageLoss(make("full", peers=6, seed=2), 1.0, 0))
     before = weights_now(run).clone()
     run.step()
     assert torch.equal(weights_now(run), before)
@@ -195,7 +195,7 @@ def test_incomplete_groups_teach_nothing(simulation: Maker) -> None:
 
 
 def test_a_group_of_which_one_is_missing_teaches_nothing(simulation: Maker) -> None:
-    run = simulation(PPDL(), topology=Loss(make("full", peers=6, seed=2), 0.2, 0))
+    run = simulation(PPDL(), topology=MessageLoss(make("full", peers=6, seed=2), 0.2, 0))
     answers = run.step().traffic[-1]
     arrived = torch.bincount(answers.receivers[answers.delivered], minlength=6)
     assert {2, 3} <= set(arrived.tolist()), "some peers must hear from a part of their group, some from all"

@@ -21,7 +21,7 @@ from algorithm_exam import (
 from torch import Tensor
 
 from coterie.protocol import Algorithm
-from coterie.topology import Churn, Graph, Loss, Topology
+from coterie.topology import Churn, Graph, MessageLoss, Topology
 
 
 class Cut(Topology):
@@ -98,7 +98,7 @@ def test_churn_and_loss(algorithm: Algorithm[Any], sit: Callable[..., Exam]) -> 
     """Those who are offline keep every bit of their state, nothing is lost from the books, twice the same."""
     exam, finals = sit(algorithm, torch.float32), []
     for _ in range(2):
-        topology = Loss(Churn(topology_for(algorithm), 0.5, 2), 0.5, 2)
+        topology = MessageLoss(Churn(topology_for(algorithm), 0.5, 2), 0.5, 2)
         simulation = exam.simulation(topology=topology)
         away = 0
         for number in range(4):

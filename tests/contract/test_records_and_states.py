@@ -20,7 +20,7 @@ from algorithm_exam import (
 
 from coterie.protocol import Algorithm
 from coterie.simulation import POINTS
-from coterie.topology import Churn, Loss
+from coterie.topology import Churn, MessageLoss
 
 
 @exam(variants=False)
@@ -48,7 +48,7 @@ def test_a_measurement_does_not_depend_on_those_before(
     """Every round measured or only the last: the same numbers and, unless a client was away, models."""
     topology = topology_for(algorithm)
     if faulty:
-        topology = Loss(Churn(topology, 0.3, 8), 0.3, 8)
+        topology = MessageLoss(Churn(topology, 0.3, 8), 0.3, 8)
     often, seldom = (sit(algorithm, torch.float32).simulation(topology=topology) for _ in range(2))
     for _ in range(3):
         often.step(), seldom.step(evaluate=False)

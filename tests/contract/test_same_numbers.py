@@ -23,7 +23,7 @@ from algorithm_exam import (
 from coterie.learning import ExecutorName, pinned_threads
 from coterie.protocol import Algorithm
 from coterie.simulation import load_checkpoint, save_checkpoint
-from coterie.topology import Churn, Loss
+from coterie.topology import Churn, MessageLoss
 
 # Executors and shards
 
@@ -90,7 +90,7 @@ def test_resumed_run_equals_uninterrupted_run(
 ) -> None:
     topology = topology_for(algorithm)
     if faulty:
-        topology = Loss(Churn(topology, 0.3, 8), 0.3, 8)
+        topology = MessageLoss(Churn(topology, 0.3, 8), 0.3, 8)
     exam = sit(algorithm, torch.float32)
     whole, records = exam.played(4, topology=topology)
     started, first = exam.played(2, topology=topology)

@@ -10,7 +10,7 @@ from peers_in_memory import SMALL, World, simulated
 
 from coterie.catalogue import algorithms
 from coterie.testing import run_virtually, topology_for
-from coterie.topology import Churn, Loss
+from coterie.topology import Churn, MessageLoss
 
 
 def check(world: World) -> None:
@@ -34,5 +34,5 @@ def test_peers_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["d-psgd", "osgp", "dfedpgp", "kd-pdfl", "fedavg", "dac"])
 def test_also_with_the_faults_of_the_experiment(name: str, tmp_path: Path) -> None:
     """Churn and loss that the experiment asks for follow from its seed, so every peer knows of them."""
-    topology = Loss(Churn(topology_for(algorithms[name](), SMALL.peers), 0.3, seed=1), 0.2, seed=2)
+    topology = MessageLoss(Churn(topology_for(algorithms[name](), SMALL.peers), 0.3, seed=1), 0.2, seed=2)
     check(World(name, tmp_path, SMALL, topology=topology))

@@ -30,7 +30,7 @@ from coterie.protocol import (
 )
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation, Totals, Traffic, calibration, fastest_executor
-from coterie.topology import Loss, make
+from coterie.topology import MessageLoss, make
 from coterie.training import Training
 
 PEERS = 5
@@ -97,7 +97,7 @@ def test_totals_add_up() -> None:
 
 
 def test_lost_messages_are_sent_but_not_received(simulation: Maker) -> None:
-    s = simulation("d-psgd", topology=Loss(make("full", peers=PEERS, seed=0), 0.5, 1))
+    s = simulation("d-psgd", topology=MessageLoss(make("full", peers=PEERS, seed=0), 0.5, 1))
     sent = arrived = 0
     for _ in range(4):
         (traffic,) = s.step().traffic

@@ -21,7 +21,7 @@ from coterie.protocol import Algorithm, Exchange, Inbox
 from coterie.protocol.trees import map_tree
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation
-from coterie.topology import Churn, Loss, Topology, make
+from coterie.topology import Churn, MessageLoss, Topology, make
 from coterie.training import Training
 
 PEERS = 6
@@ -69,7 +69,7 @@ def shards(nodes: int, first: tuple[int, ...]) -> list[torch.Tensor]:
 def test_absent_peers_lost_messages_and_a_hub_change_no_total(
     build: Build, algorithm: Algorithm[Any], cut: Any, graph: str
 ) -> None:
-    topology = Loss(Churn(make(graph, peers=PEERS, seed=1), 0.3, 5), 0.3, 5)
+    topology = MessageLoss(Churn(make(graph, peers=PEERS, seed=1), 0.3, 5), 0.3, 5)
     simulation = build(algorithm, topology, cut)
     for _ in range(8):
         simulation.step(evaluate=False)  # it would raise

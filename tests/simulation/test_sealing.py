@@ -20,7 +20,7 @@ from coterie.protocol.sealing import SealingKind
 from coterie.protocol.trees import named_tensors
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation
-from coterie.topology import Churn, Loss, Topology, make
+from coterie.topology import Churn, MessageLoss, Topology, make
 from coterie.training import Training
 
 SEALED = ("ppdl", "ppdl-var", "random-gossip", "oracle", "gossip-fedavg")
@@ -103,7 +103,7 @@ def differ(ours: Params, theirs: Params) -> bool:
 
 
 def faulty() -> Topology:
-    return Loss(Churn(make("random-regular(5)", peers=len(SIZES), seed=5), 0.2, 8), 0.3, 8)
+    return MessageLoss(Churn(make("random-regular(5)", peers=len(SIZES), seed=5), 0.2, 8), 0.3, 8)
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["healthy", "faulty"])

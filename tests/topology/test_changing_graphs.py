@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import TopologyError
-from coterie.topology import Churn, Loss, make
+from coterie.topology import Churn, MessageLoss, make
 from coterie.topology.random_graphs import Fading
 
 
@@ -119,7 +119,7 @@ def test_nothing_is_delivered_to_or_from_the_absent():
 
 def test_loss_rate_and_purity():
     rate = 0.2
-    loss = Loss(make("full", peers=100, seed=0), rate, seed=1)
+    loss = MessageLoss(make("full", peers=100, seed=0), rate, seed=1)
     graph = loss.graph(0)
     arrived = loss.delivers(4, 2, graph.senders, graph.receivers)
     n = len(arrived)
@@ -139,14 +139,17 @@ def test_loss_rate_and_purity():
 def test_extreme_rates(rate, all_arrive):
     ring = make("ring", peers=30, seed=0)
     graph = ring.graph(0)
-    arrived = Loss(ring, rate, seed=0).delivers(0, 0, graph.senders, graph.receivers)
+    arrived = MessageLoss(ring, rate, seed=0).delivers(0, 0, graph.senders, graph.receivers)
     assert arrived.tolist() == [all_arrive] * len(arrived)
     assert Churn(ring, rate, seed=0).online(0).tolist() == [all_arrive] * 30
 
 
 def test_wrappers_compose_in_any_order():
     inner = make("star", peers=9, seed=0)
-    one, other = Churn(Loss(inner, 0.3, seed=1), 0.4, seed=2), Loss(Churn(inner, 0.4, seed=2), 0.3, seed=1)
+    one, other = (
+        Churn(MessageLoss(inner, 0.3, seed=1), 0.4, seed=2),
+        MessageLoss(Churn(inner, 0.4, seed=2), 0.3, seed=1),
+    )
     senders, receivers = inner.graph(0).senders, inner.graph(0).receivers
     for t in range(5):
         assert torch.equal(one.online(t), other.online(t))
@@ -155,8 +158,8 @@ def test_wrappers_compose_in_any_order():
     assert one.graph(2) is inner.graph(2)
 
 
-@pytest.mark.parametrize("wrapper", [Churn, Loss])
+@pytest.mark.parametrize("wrapper", [Churn, MessageLoss])
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
 def test_rates_are_probabilities(wrapper, rate):
-    with pytest.raises(TopologyError, match=f"{wrapper.__name__.lower()} rate .* from 0 to 1"):
+    with pytest.raises(TopologyError, match=f"{wrapper.name} rate .* from 0 to 1"):
         wrapper(make("ring", peers=3, seed=0), rate, seed=0)

@@ -3,10 +3,9 @@
 Every network returns raw logits: distillation needs them, and cross entropy is stabler on them.
 """
 
-from coterie.models.catalogue import Architecture
+from coterie.models.architecture import Architecture
 from coterie.models.construction import build, is_out_of_memory
-from coterie.models.layers import Layer, find_layer, output_of
-from coterie.models.split import head_names
+from coterie.models.layers import Layer, find_layer, head_names, output_of
 
 __all__ = [
     "Architecture",

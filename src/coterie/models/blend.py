@@ -7,7 +7,7 @@ from collections import OrderedDict
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.models.catalogue import Architecture, Shape, image_size
+from coterie.models.architecture import Architecture, Shape, image_size
 
 _WIDTH = 64
 

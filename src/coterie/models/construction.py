@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coterie.catalogue import models
 from coterie.errors import ConfigError
-from coterie.models.catalogue import Architecture, Shape, written
+from coterie.models.architecture import Architecture, Shape, written
 from coterie.randomness import digest
 from coterie.user_code import is_file_reference, load_reference, split_reference
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.catalogue import Architecture, Shape, at_least_one, wrong_input
+from coterie.models.architecture import Architecture, Shape, at_least_one, wrong_input
 
 
 def mlr() -> Architecture:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.catalogue import Architecture, Shape, image_size
+from coterie.models.architecture import Architecture, Shape, image_size
 
 
 def emnist_cnn() -> Architecture:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.catalogue import Architecture, Shape, image_size, wrong_input
+from coterie.models.architecture import Architecture, Shape, image_size, wrong_input
 
 
 def ppdl_cnn() -> Architecture:

@@ -4,7 +4,7 @@ Everything follows from (seed, round) alone, so simulated and real peers agree o
 a coordinator.
 """
 
-from coterie.topology.faults import Churn, Loss
+from coterie.topology.faults import Churn, MessageLoss
 from coterie.topology.graphs import Graph, GraphKind, Topology, metropolis
 from coterie.topology.making import make
 
@@ -12,7 +12,7 @@ __all__ = [
     "Churn",
     "Graph",
     "GraphKind",
-    "Loss",
+    "MessageLoss",
     "Topology",
     "make",
     "metropolis",

@@ -6,6 +6,8 @@ so every process agrees on it and a resumed run sees the same faults.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -17,10 +19,11 @@ from coterie.topology.graphs import Graph, Topology
 class _Wrapper(Topology):
     """The wrapped topology, unless a method says otherwise."""
 
+    name: ClassVar[str]
+
     def __init__(self, topology: Topology, rate: float, seed: int) -> None:
         if not 0.0 <= rate <= 1.0:
-            name = type(self).__name__.lower()
-            raise TopologyError(f"{name} rate {rate} is not a probability; choose it from 0 to 1")
+            raise TopologyError(f"{self.name} rate {rate} is not a probability; choose it from 0 to 1")
         self.topology, self.rate, self.seed = topology, rate, seed
         self.nodes, self.hub = topology.nodes, topology.hub
         self.directed, self.time_varying = topology.directed, topology.time_varying
@@ -44,6 +47,8 @@ class Churn(_Wrapper):
     The graph keeps the links of those who are away; nothing is delivered over them.
     """
 
+    name = "churn"
+
     def online(self, round: int) -> Tensor:
         draws = stream(self.seed, "churn", round, torch.arange(self.nodes)).uniform(1)[:, 0]
         present = draws >= self.rate
@@ -57,8 +62,10 @@ class Churn(_Wrapper):
         return arrived & present[senders] & present[receivers]
 
 
-class Loss(_Wrapper):
+class MessageLoss(_Wrapper):
     """Each message is lost with probability `rate`, given round, slot, sender and receiver."""
+
+    name = "loss"
 
     def delivers(self, round: int, slot: int, senders: Tensor, receivers: Tensor) -> Tensor:
         counter = (receivers, torch.tensor(slot), torch.tensor(round), senders)

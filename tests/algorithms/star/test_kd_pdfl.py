@@ -10,7 +10,7 @@ import torch
 
 from coterie.algorithms.kd_pdfl import KDPDFL
 from coterie.errors import ConfigError
-from coterie.topology import Loss, make
+from coterie.topology import MessageLoss, make
 
 UNIFORM = (1 - torch.eye(5)) / 5
 
@@ -146,7 +146,7 @@ def test_the_regulariser_brings_back_who_trusts_nobody(world: Any) -> None:
 
 def test_lost_packets_are_missing_neighbours(world: Any) -> None:
     senders = torch.tensor(world.near[2])
-    lossy = (Loss(world.links(), 0.5, seed) for seed in range(100))
+    lossy = (MessageLoss(world.links(), 0.5, seed) for seed in range(100))
     topology = next(
         t
         for t in lossy

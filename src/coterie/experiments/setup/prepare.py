@@ -21,7 +21,7 @@ from coterie.models import build, find_layer, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
-from coterie.topology import Churn, Loss, Topology, make
+from coterie.topology import Churn, MessageLoss, Topology, make
 from coterie.user_code import call_for_data, is_file_reference, split_reference
 
 
@@ -186,7 +186,7 @@ def _topology(experiment: Experiment, objects: Objects) -> Topology:
     if experiment.faults.churn:
         topology = Churn(topology, experiment.faults.churn, experiment.seed)
     if experiment.faults.loss:
-        topology = Loss(topology, experiment.faults.loss, experiment.seed)
+        topology = MessageLoss(topology, experiment.faults.loss, experiment.seed)
     return topology
 
 

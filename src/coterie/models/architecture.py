@@ -1,4 +1,4 @@
-"""The catalogue of networks, and what their constructors say about inputs they cannot take.
+"""What an architecture is, and what those that are named say about inputs they cannot take.
 
 A catalogue entry such as `mlp(64)` is an architecture: a function of the input shape and the number
 of classes. So the name alone configures a network, and the data set decides its ends.
