@@ -62,6 +62,12 @@ class Training:
     clip: float = _key(10.0, "largest L2 norm of a node's gradient; 0: no clipping")
     optimizer: Literal["sgd", "adam", "adamw"] = _key("sgd", "the rule that turns gradients into steps")
 
+    class_weights: Literal["even", "balanced"] | tuple[float, ...] = _key(
+        "even",
+        "of the classes in the loss: balanced weighs each by how rare it is among a peer's own samples; or a "
+        "list with one number per class",
+    )
+    label_smoothing: float = _key(0.0, "share of each target that the loss spreads over all classes")
     augment: str = _key(
         "",
         "random changes of training images: crop(padding), flip, cutout(size), joined by +; or of any "
@@ -79,11 +85,15 @@ class Training:
             ("warmup", self.warmup >= 0, "0 (none) or more rounds"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("weight_decay", self.weight_decay >= 0, "0 or more"),
+            ("label_smoothing", 0 <= self.label_smoothing <= 1, "from 0 to 1"),
             ("clip", self.clip >= 0, "0 (no clipping) or more"),
         ):
             if not valid or getattr(self, name) == inf:
                 raise ConfigError(f"training.{name} must be {wanted}, not {getattr(self, name)}")
         parsed_schedule(self.schedule)
+        weights = self.class_weights
+        if not isinstance(weights, str) and not (all(0 <= w < inf for w in weights) and any(weights)):
+            raise ConfigError(f"training.class_weights must be 0 or more, and not all 0, not {list(weights)}")
         if self.epoch_groups and self.steps is not None:
             raise ConfigError("training.epoch_groups counts epochs: it does not go with training.steps")
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):

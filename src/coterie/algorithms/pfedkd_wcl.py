@@ -4,6 +4,7 @@ Loss (2025)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -20,11 +21,11 @@ from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least, require_fraction
 from coterie.errors import ConfigError
-from coterie.learning.local_steps import cross_entropy
 from coterie.protocol import (
     Batch,
     Facts,
     Inbox,
+    Loss,
     Node,
     Params,
     Prepare,
@@ -94,7 +95,7 @@ class PFedKDWCL(PersonalBesideHub):
         download = yield from_hub(state.params, node, clients)  # line 4
         w = adopt(state.params, download, unsent=state.personal)
         here = (download.count > 0) & (node.n_samples > 0)
-        loss = self.client_loss if self.alpha else None  # None: plain cross-entropy
+        loss = partial(self.client_loss, node.loss) if self.alpha else None  # None: cross-entropy alone
         prepare = self.teacher(w, here, node) if self.alpha else None
         personal = node.train(state.personal, active=here, loss=loss, prepare=prepare)
         node.measure(after_local=personal)
@@ -106,7 +107,7 @@ class PFedKDWCL(PersonalBesideHub):
         log_p = softened(remembered_logits(w, here, node))
         return lambda samples: {"teacher": of_samples(log_p, samples)}
 
-    def client_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def client_loss(self, cross_entropy: Loss, logits: Tensor, batch: Batch) -> Tensor:
         """(rows,) eq. 3."""
         distilled = batch.mean(kl_from(batch.prepared["teacher"], softened(logits)))
         return (1 - self.alpha) * cross_entropy(logits, batch) + self.alpha * distilled

@@ -13,7 +13,8 @@ from coterie.data import Federation, Split
 from coterie.errors import ContractError, DivergedError
 from coterie.learning.batched import model_tree
 from coterie.learning.executor import Executor, Visit
-from coterie.learning.local_steps import LocalWork, cross_entropy, sample_cross_entropy
+from coterie.learning.local_steps import LocalWork, sample_cross_entropy
+from coterie.learning.losses import loss_of
 from coterie.models import head_names
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params
@@ -52,6 +53,7 @@ class LearningNode:
     train_loss: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __post_init__(self) -> None:
+        self.loss = loss_of(self.training, self.federation)
         self.head = head_names(self.module)
         self.body = tuple(name for name in model_tree(self.module) if name not in self.head)
         self.buffers = tuple(name for name in self.body if name not in dict(self.module.named_parameters()))
@@ -112,7 +114,7 @@ class LearningNode:
             chosen,
             self.rng(work.stream),
             work,
-            loss or cross_entropy,
+            loss or self.loss,
             names,
             prepare,
         )

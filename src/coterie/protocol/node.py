@@ -79,6 +79,7 @@ class Node(Protocol):
     clusters: Tensor | None  # (peers,) true cluster of every peer: for the Oracle only
     head: tuple[str, ...]  # parameter names of the last linear layer
     body: tuple[str, ...]  # all other names
+    loss: Loss  # the experiment's own: cross-entropy, with its class weights and label smoothing
     buffers: tuple[str, ...]  # of the body, what is not trained: BatchNorm's running statistics
 
     @property
@@ -108,7 +109,7 @@ class Node(Protocol):
     ) -> Params:
         """Local training of each row on its own data; returns new parameters.
 
-        loss: default is cross-entropy. prepare: what the loss finds in `batch.prepared`. only: names to
+        loss: default is `self.loss`. prepare: what the loss finds in `batch.prepared`. only: names to
         change. active: (rows,) bool, who trains. purpose: what it serves; rows that are offline train for
         a measurement only.
         settings: override the experiment's `training` section for this call (steps, momentum, ...);
