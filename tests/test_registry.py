@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -47,6 +49,12 @@ class Exponential:
     degree: int | None = None
     directed: bool = True
     name: str = "x"
+
+
+@things.register("fading")
+def fading(strength: Literal["low", "high"]) -> object:
+    """One of a few words."""
+    return strength
 
 
 @things.register("untyped")
@@ -103,6 +111,8 @@ def test_positional_after_keyword_is_refused() -> None:
         ("ring()", "a ring"),
         ("small-world(4)", (4, 0.1)),
         ("small-world(4,1)", (4, 1.0)),
+        ("small-world( 4 , 1e0 )", (4, 1.0)),
+        ("fading(low)", "low"),
         ("small-world(p=1e-2,k=4)", (4, 0.01)),
         ("label-groups(animals,vehicles)", ("animals", "vehicles")),
         ("label-groups", ()),
@@ -134,7 +144,8 @@ def test_an_integer_for_a_float_becomes_one() -> None:
         ),
         (
             "0",
-            "unknown topology '0'; choose from: exponential, label-groups, ring, sizes, small-world, untyped",
+            "unknown topology '0'; choose from: exponential, fading, label-groups, ring, sizes, small-world, "
+            "untyped",
         ),
         ("exponential(degre=3)", "topology 'exponential' has no argument 'degre'; did you mean degree?"),
         ("small-world(four)", "topology 'small-world(four)': k must be int, not 'four'"),
@@ -144,6 +155,7 @@ def test_an_integer_for_a_float_becomes_one() -> None:
             "exponential(directed=maybe)",
             "topology 'exponential(directed=maybe)': directed must be bool, not 'maybe'",
         ),
+        ("fading(none)", "topology 'fading(none)': strength must be low or high, not 'none'"),
         ("exponential(many)", "topology 'exponential(many)': degree must be int | None, not 'many'"),
         ("sizes(1,2,x)", "topology 'sizes(1,2,x)': others must be int, not ('2', 'x')"),
         (
@@ -188,7 +200,15 @@ def test_nearest(name: str, options: list[str], sentence: str) -> None:
 
 
 def test_a_registry_lists_its_names_in_order() -> None:
-    assert list(things) == ["ring", "small-world", "label-groups", "sizes", "exponential", "untyped"]
+    assert list(things) == [
+        "ring",
+        "small-world",
+        "label-groups",
+        "sizes",
+        "exponential",
+        "fading",
+        "untyped",
+    ]
     assert "ring" in things
     assert "rign" not in things
     assert things["ring"] is ring
@@ -223,3 +243,16 @@ def test_mistakes_in_the_factory_itself_are_not_hidden() -> None:
 
     with pytest.raises(ValueError, match="a bug with 3"):
         broken.build("broken(3)")
+
+
+def test_what_a_name_stands_for_is_imported_when_it_is_asked_for() -> None:
+    lazy: Registry[object] = Registry("tool", {"colours": "colorsys:rgb_to_hsv", "missing": "nowhere:at_all"})
+    sys.modules.pop("colorsys", None)
+    assert list(lazy) == ["colours", "missing"]
+    lazy.require("missing")
+    with pytest.raises(ConfigError, match=r"unknown tool 'colour'; did you mean colours\?"):
+        lazy.require("colour")
+    assert "colorsys" not in sys.modules
+    assert lazy["colours"] is lazy["colours"] is sys.modules["colorsys"].rgb_to_hsv
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        lazy["missing"]

@@ -103,3 +103,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     return getattr(import_module(f"coterie.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Also the names that nobody has used so far."""
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter
 
 from coterie.errors import ConfigError
 
@@ -111,14 +113,21 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} {text!r}: {error}; write it as {self.signature(name)}") from None
         hints = _hints(factory)
         for key, value in bound.arguments.items():
-            convert = _converter(hints.get(key, str))
+            convert = TypeAdapter(hints.get(key, str)).validate_python
             try:
                 several = parameters[key].kind is inspect.Parameter.VAR_POSITIONAL
                 bound.arguments[key] = tuple(map(convert, value)) if several else convert(value)
-            except ValueError:
-                wanted = getattr(hints.get(key, str), "__name__", str(hints.get(key)))
+            except ValueError:  # pydantic.ValidationError is one
+                wanted = readable(hints.get(key, str))
                 raise ConfigError(f"{self.kind} {text!r}: {key} must be {wanted}, not {value!r}") from None
         return factory(*bound.args, **bound.kwargs)
+
+
+def readable(hint: Any) -> str:
+    """A type as people write it: int, int | None, or the words that are allowed."""
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return hint.__name__ if inspect.isclass(hint) else str(hint).replace("typing.", "")
 
 
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
@@ -133,21 +142,3 @@ def _show(parameter: inspect.Parameter) -> str:
     if parameter.default is inspect.Parameter.empty:
         return parameter.name
     return f"{parameter.name}={parameter.default}"
-
-
-def _converter(hint: Any) -> Callable[[Any], Any]:
-    text = str(hint)
-    if hint is bool or "bool" in text:
-        return _to_bool
-    if hint is int or text in ("int | None", "typing.Optional[int]"):
-        return int
-    if hint is float or "float" in text:
-        return float
-    return str
-
-
-def _to_bool(value: Any) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in words:
-        raise ValueError(value)
-    return words[str(value).lower()]

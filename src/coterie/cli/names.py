@@ -11,7 +11,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.table import Table
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from coterie import catalogue
 from coterie.errors import ConfigError
-from coterie.registry import nearest, parse_call
+from coterie.registry import nearest, parse_call, readable
 from coterie.reporting.tables import show
 
 
@@ -140,7 +140,7 @@ def _settings(entry: Any) -> Iterator[str]:
     for p in parameters:
         several = p.kind is inspect.Parameter.VAR_POSITIONAL
         default = "required" if p.default is p.empty else f"default {p.default!r}"
-        wanted = _readable(hints.get(p.name, p.annotation))
+        wanted = readable(hints.get(p.name, p.annotation))
         meaning = f"  ({meanings[p.name]})" if p.name in meanings else ""
         yield f"  {p.name:{width}}  {wanted}, {'any number of them' if several else default}{meaning}"
 
@@ -158,9 +158,3 @@ def _meanings(entry: Any) -> dict[str, str]:
                 if isinstance(line, ast.AnnAssign) and line.end_lineno in comments:
                     found[ast.unparse(line.target)] = comments[line.end_lineno]
     return found
-
-
-def _readable(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    return hint.__name__ if inspect.isclass(hint) else str(hint).replace("typing.", "")
