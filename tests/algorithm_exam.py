@@ -125,6 +125,7 @@ class Exam:
     dtype: torch.dtype = torch.float64
     epoch_groups: int = 0
     batchnorm: Literal["none", "average", "local"] = "none"
+    work: Literal["own", "equal"] = "own"
 
     def simulation(
         self,
@@ -142,7 +143,13 @@ class Exam:
             module=net,
             topology=topology or topology_for(self.algorithm),
             training=Training(
-                epochs=1, epoch_groups=self.epoch_groups, batch_size=4, lr=0.1, lr_decay=0.9, clip=1.0
+                epochs=1,
+                epoch_groups=self.epoch_groups,
+                batch_size=4,
+                lr=0.1,
+                lr_decay=0.9,
+                clip=1.0,
+                work=self.work,
             ),
             executor=Executor(executor, net, self.pools[workers]),
             seed=seed,

@@ -39,6 +39,9 @@ class Training:
     """Local training. `steps`, when set, counts mini-batches and replaces `epochs`; `epoch_groups` makes
     compute uneven wherever a round trains for `epochs`.
 
+    `work` says who counts: "own", each method as its paper does (exchange intervals, head epochs); "equal",
+    every method takes per peer and round the mini-batches that Local takes with these settings.
+
     The optimiser's memory (momentum, Adam's moments) starts afresh in every round.
     """
 
@@ -61,6 +64,11 @@ class Training:
     weight_decay: float = _key(0.0, "added to the gradient by sgd and adam, beside the step by adamw")
     clip: float = _key(10.0, "largest L2 norm of a node's gradient; 0: no clipping")
     optimizer: Literal["sgd", "adam", "adamw"] = _key("sgd", "the rule that turns gradients into steps")
+    work: Literal["own", "equal"] = _key(
+        "own",
+        "own: each method trains as long as its settings say; equal: in each round it takes, per peer, the "
+        "mini-batches that Local takes, whatever its own settings say",
+    )
 
     class_weights: Literal["even", "balanced"] | tuple[float, ...] = _key(
         "even",

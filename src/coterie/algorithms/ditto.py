@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
+from coterie.algorithms.parts.local_work import of_sampled, proportion
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least, require_fraction
 from coterie.algorithms.parts.weighting import mean_at_hub, weighted
@@ -78,10 +79,12 @@ class Ditto(PersonalBesideHub):
         download = yield from_hub(state.params, node, clients)
         w = adopt(state.params, download)
         here = download.count > 0
-        trained = node.train(w, active=here, **_epochs(self.global_epochs))
-        personal = node.train(
-            state.personal, active=here, proximal=(self.pull, w), **_epochs(self.personal_epochs)
-        )
+        share = of_sampled(node, self.participation)
+        epochs = (node.epochs if own is None else own for own in (self.global_epochs, self.personal_epochs))
+        first = share * proportion(*epochs)
+        trained = node.train(w, active=here, share=first, **_epochs(self.global_epochs))
+        pulled = {"proximal": (self.pull, w), **_epochs(self.personal_epochs)}
+        personal = node.train(state.personal, active=here, share=share, **pulled)
         node.measure(after_local=personal)
         upload = yield to_hub(weighted(trained, node.n_samples.float()), node, here, clients)
         return PersonalState(mean_at_hub(w, upload), personal)

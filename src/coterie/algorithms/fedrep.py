@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.algorithms.fedper import FedPer
 from coterie.algorithms.parts.heads import head_settings, train_head_then_body
+from coterie.algorithms.parts.local_work import of_sampled
 from coterie.algorithms.parts.settings import require_at_least
 from coterie.protocol import Facts, Node, Params, Presets
 
@@ -53,4 +54,5 @@ class FedRep(FedPer):
 
     def trained(self, received: Params, here: Tensor, node: Node) -> Params:
         head = head_settings(self.head_epochs, self.head_lr)
-        return train_head_then_body(received, node, head, {}, active=here)
+        share = of_sampled(node, self.participation)
+        return train_head_then_body(received, node, head, {}, share=share, active=here)

@@ -18,6 +18,7 @@ from coterie.algorithms.parts.distillation import (
     softened,
 )
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
+from coterie.algorithms.parts.local_work import of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least, require_fraction
 from coterie.errors import ConfigError
@@ -97,7 +98,8 @@ class PFedKDWCL(PersonalBesideHub):
         here = (download.count > 0) & (node.n_samples > 0)
         loss = partial(self.client_loss, node.loss) if self.alpha else None  # None: cross-entropy alone
         prepare = self.teacher(w, here, node) if self.alpha else None
-        personal = node.train(state.personal, active=here, loss=loss, prepare=prepare)
+        share = of_sampled(node, self.participation)
+        personal = node.train(state.personal, active=here, share=share, loss=loss, prepare=prepare)
         node.measure(after_local=personal)
         upload = yield to_hub(self.for_hub(w, personal, here, node), node, here, clients)
         return PersonalState(self.at_hub(w, upload, node), personal)

@@ -47,6 +47,7 @@ class LocalWork:
     epochs: Tensor | None = None  # (rows,) uneven compute
     augmented: Augmented | None = None
     batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
+    batches: Tensor | None = None  # (rows,) mini-batches, where the round's budget says how many
 
     @classmethod
     def resolve(
@@ -133,6 +134,8 @@ class Batches:
 def local_steps(n_samples: Tensor, work: LocalWork) -> Tensor:
     """(rows,) number of mini-batches; rows without data take none."""
     training = work.training
+    if work.batches is not None:
+        return torch.where(n_samples > 0, work.batches, 0)
     if training.steps is not None:
         steps = torch.full_like(n_samples, training.steps)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from coterie.data import Federation, Split
 from coterie.errors import ContractError, DivergedError
 from coterie.learning.batched import model_tree
+from coterie.learning.budget import WorkDone, due
 from coterie.learning.executor import Executor, Visit
-from coterie.learning.local_steps import LocalWork, sample_cross_entropy
+from coterie.learning.local_steps import LocalWork, local_steps, sample_cross_entropy
 from coterie.learning.losses import loss_of
 from coterie.models import head_names
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
@@ -57,9 +58,12 @@ class LearningNode:
         self.head = head_names(self.module)
         self.body = tuple(name for name in model_tree(self.module) if name not in self.head)
         self.buffers = tuple(name for name in self.body if name not in dict(self.module.named_parameters()))
+        self.work = WorkDone.none(self.rows)
 
     def begin(self, round: int, graph: Graph, online: Tensor, *, evaluating: bool = False) -> None:
         """Start a round; `online` is over these rows. Round -1 is the time before the first round."""
+        if (self.round, round) != (-1, 0):  # training before the first round is work of the first
+            self.work = WorkDone.none(self.rows)
         self.round, self.graph, self.online, self.evaluating = round, graph, online, evaluating
         self.shown, self.recorded = {}, {}
         self.train_loss = torch.full((self.rows,), float("nan"))
@@ -75,6 +79,11 @@ class LearningNode:
     @property
     def is_hub(self) -> Tensor:
         return torch.zeros(self.rows, dtype=torch.bool) if self.hub is None else self.ids == self.hub
+
+    @property
+    def epochs(self) -> Tensor:
+        per_epoch = -(-self.n_samples // self.training.batch_size)
+        return self._budget().double() / per_epoch.clamp(min=1)
 
     def initial(self) -> Params:
         if self.own_module is None:
@@ -96,9 +105,10 @@ class LearningNode:
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
         purpose: Purpose = "round",
+        share: float | Tensor = 1.0,
         **settings: Any,
     ) -> Params:
-        work = LocalWork.resolve(self.training, self.round, settings, self.ids, self.rounds)
+        work = self._work(settings, share, purpose)
         names = self.executor.trainable
         if only is not None:
             names = tuple(name for name in names if name in only)
@@ -119,6 +129,7 @@ class LearningNode:
             prepare,
         )
         self._check_finite(losses)
+        self._count(work, chosen, purpose)
         if purpose == "round":
             self.train_loss = torch.where(losses.isnan(), self.train_loss, losses)
         return result
@@ -206,6 +217,28 @@ class LearningNode:
         if not fitting:
             raise ContractError("a model that arrived has the layers of no architecture in this experiment")
         return min(fitting, key=missing)
+
+    def _budget(self) -> Tensor:
+        """(rows,) mini-batches of a round as `training` says, which are those of Local."""
+        plain = LocalWork.resolve(self.training, self.round, {}, self.ids)
+        return local_steps(self.n_samples, plain)
+
+    def _work(self, settings: dict[str, Any], share: float | Tensor, purpose: Purpose) -> LocalWork:
+        """As the call wants it or, with equal work, what is left of its share of the round's budget."""
+        if purpose != "round" or self.training.work == "own":
+            return LocalWork.resolve(self.training, self.round, settings, self.ids, self.rounds)
+        own = {name: value for name, value in settings.items() if name not in ("epochs", "steps")}
+        work = LocalWork.resolve(self.training, self.round, own, self.ids, self.rounds)
+        wanted = due(self._budget(), share, max(self.round, 0), work.batches_per_step)
+        return replace(work, batches=(wanted - self.work.trained).clamp(min=0))
+
+    def _count(self, work: LocalWork, rows: Tensor, purpose: Purpose) -> None:
+        """What is only measured and then dropped is nobody's training."""
+        if purpose == "measurement":
+            return
+        steps, n_samples = torch.zeros_like(self.n_samples), self.n_samples
+        steps[rows] = local_steps(n_samples, work)[rows]
+        self.work = self.work.and_then(steps, n_samples, work.training.batch_size, purpose == "round")
 
     def _all_rows(self, rows: Tensor | None) -> Tensor:
         return torch.arange(self.rows) if rows is None else rows

@@ -93,6 +93,10 @@ class Node(Protocol):
     def is_hub(self) -> Tensor:
         """(rows,) bool."""
 
+    @property
+    def epochs(self) -> Tensor:
+        """(rows,) local epochs of a round as `training` says; a fraction where it counts steps."""
+
     def initial(self) -> Params:
         """The initial model of each row: the same on all nodes unless the experiment says otherwise."""
 
@@ -105,6 +109,7 @@ class Node(Protocol):
         only: tuple[str, ...] | None = None,
         active: Tensor | None = None,
         purpose: Purpose = "round",
+        share: float | Tensor = 1.0,
         **settings: Any,
     ) -> Params:
         """Local training of each row on its own data; returns new parameters.
@@ -112,6 +117,10 @@ class Node(Protocol):
         loss: default is `self.loss`. prepare: what the loss finds in `batch.prepared`. only: names to
         change. active: (rows,) bool, who trains. purpose: what it serves; rows that are offline train for
         a measurement only.
+        share: where all methods get equal local work (`training.work`), how much of the round's work is done
+        after this call, all by default; the call's own epochs and steps do not count then. A method that
+        trains in two phases says how much the first takes; a client that is sampled in every other round
+        takes 2. Elsewhere it changes nothing.
         settings: override the experiment's `training` section for this call (steps, momentum, ...);
         `epochs` may be a (rows,) tensor. Also: `update`, a function of these settings that makes another
         update rule; `around`, a function that wraps the experiment's own rule in another;

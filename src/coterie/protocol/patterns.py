@@ -25,9 +25,13 @@ def pull(payload: Tree, wanted: Links, *, sealed: bool = False) -> Generator[Exc
 
 def sample_clients(node: Node, participation: float) -> Tensor:
     """Ids of this round's clients, sorted; every node computes the same ones."""
-    peers = node.graph.nodes - 1
-    count = max(1, round(participation * peers))
-    return node.shared_rng("clients").sample(count, peers)[0].sort().values
+    count = clients_per_round(node, participation)
+    return node.shared_rng("clients").sample(count, node.graph.nodes - 1)[0].sort().values
+
+
+def clients_per_round(node: Node, participation: float) -> int:
+    """How many `sample_clients` draws."""
+    return max(1, round(participation * (node.graph.nodes - 1)))
 
 
 def everyone(node: Node) -> Tensor:

@@ -60,6 +60,8 @@ class RoundRecord:
     seconds: float
     online: Tensor  # (peers,)
     train_loss: Tensor  # (peers,) NaN for those that did not train
+    gradient_steps: Tensor  # (peers,) mini-batches of local work
+    samples_seen: Tensor  # (peers,) in these mini-batches
     evaluations: dict[str, Evaluation]  # by point; empty in rounds that are not measured
     traffic: list[Traffic]
     diagnostics: dict[str, Tensor]  # what the algorithm recorded, one entry per peer
@@ -156,6 +158,8 @@ class Simulation:
             time.perf_counter() - started,
             online[:peers],
             self._gather([block.node.train_loss for block in self.blocks]),
+            self._gather([block.node.work.gradient_steps for block in self.blocks]),
+            self._gather([block.node.work.samples_seen for block in self.blocks]),
             evaluations,
             traffic,
             {

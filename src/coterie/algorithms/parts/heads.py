@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.algorithms.parts.local_work import proportion
 from coterie.protocol import Node, Params
 
 
@@ -13,14 +14,16 @@ def pick(params: Params, names: tuple[str, ...]) -> Params:
 
 
 def train_head_then_body(
-    params: Params, node: Node, head: dict[str, Any], body: dict[str, Any], **both: Any
+    params: Params, node: Node, head: dict[str, Any], body: dict[str, Any], *, share: float = 1.0, **both: Any
 ) -> Params:
     """First the head with the body frozen, BatchNorm statistics included; then the body with the head frozen.
 
-    head, body: settings of `node.train` for each of the two phases.
+    head, body: settings of `node.train` for each of the two phases. share: of the round's work, for both.
     """
-    heads = pick(node.train(params, only=node.head, stream="head", **head, **both), node.head)
-    return node.train({**params, **heads}, only=node.body, **body, **both)
+    has_body = len(node.body) > len(node.buffers)  # what is not there takes no steps
+    first = share * proportion(head["epochs"], node.epochs) if has_body else share
+    heads = pick(node.train(params, only=node.head, stream="head", share=first, **head, **both), node.head)
+    return node.train({**params, **heads}, only=node.body, share=share, **body, **both)
 
 
 def head_settings(epochs: int, lr: float | None) -> dict[str, Any]:

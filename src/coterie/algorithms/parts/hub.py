@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.algorithms.parts.heads import pick
+from coterie.algorithms.parts.local_work import of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import require_fraction
 from coterie.algorithms.parts.weighting import mean_at_hub, weighted
@@ -64,7 +65,8 @@ class HubAverage(ModelAlgorithm):
 
     def trained(self, received: Params, here: Tensor, node: Node) -> Params:
         """What each client that is `here` makes of the model it received."""
-        return node.train(received, active=here, **self.local_settings(received, node))
+        share = of_sampled(node, self.participation)
+        return node.train(received, active=here, share=share, **self.local_settings(received, node))
 
     def local_settings(self, received: Params, node: Node) -> dict[str, Any]:
         """What a variant changes in local training."""

@@ -47,8 +47,7 @@ class StarNode:
 
 def steps_between_exchanges(params: Params, node: Node, exchange_every: int, **settings: Any) -> Params:
     """The iterations between two exchanges, without the two slots for exchange and broadcast."""
-    steps = exchange_every - 2
-    return node.train(params, steps=steps, **settings) if steps else params
+    return node.train(params, steps=exchange_every - 2, **settings)
 
 
 def require_interval(exchange_every: int) -> None:
