@@ -1,10 +1,9 @@
-"""A peer's window on its machine: HTTP by raw sockets, Prometheus' text line by line, and how it stands."""
+"""A peer's window on its machine: HTTP by raw sockets, and whether a peer runs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,9 +13,9 @@ from peers_in_memory import Size, World
 
 from coterie.errors import PeerError, UnreachableError
 from coterie.peer.watch import monitoring
-from coterie.peer.watch.exposition import exposition
-from coterie.peer.watch.monitoring import Monitor, Page, ask_standing, is_running, pages_of, running
-from coterie.peer.watch.standing import Standing, health_of, standing_of
+from coterie.peer.watch.monitoring import Monitor, Page, ask_standing, is_running, running
+from coterie.peer.watch.pages import pages_of
+from coterie.peer.watch.standing import Standing, standing_of
 from coterie.testing import run_virtually
 
 HELLO = {"/hello": Page("text/plain", lambda: "hello")}
@@ -143,92 +142,6 @@ def test_a_port_that_is_taken_is_an_error_of_one_sentence(tmp_path: Path) -> Non
         await other.stop()
 
     serving(task, tmp_path / "monitor.json")
-
-
-# --- what is shown -------------------------------------------------------------------------------
-
-SAMPLE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="((?:[^"\\\n]|\\["\\n])*)"\})? (-?\d+(?:\.\d+)?(?:e-?\d+)?|NaN)')
-
-
-def parsed(text: str) -> dict[tuple[str, str], float]:
-    """Samples by name and value of the label; every line must be of the format."""
-    samples: dict[tuple[str, str], float] = {}
-    kinds: dict[str, str] = {}
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name not in kinds
-            kinds[name] = kind
-        elif not line.startswith("# HELP "):
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            name, _, label, value = match.groups()
-            assert name in kinds, "HELP and TYPE come first"
-            assert name.endswith("_total") == (kinds[name] == "counter")
-            assert (name, label or "") not in samples
-            samples[name, label or ""] = float(value)
-    return samples
-
-
-def shown(tmp_path: Path, algorithm: str, **keywords: object) -> tuple[str, Standing, dict[str, object]]:
-    """Metrics, standing and health of peer 0 after two rounds."""
-    world = World(algorithm, tmp_path, Size(peers=4, rounds=2), **keywords)  # type: ignore[arg-type]
-
-    async def play() -> tuple[str, Standing, dict[str, object]]:
-        await world.play()
-        peer = world.peers_by_number[0]
-        peer.metrics.refused['a "strange"\\reason\n'] += 2
-        return exposition(peer), standing_of(peer), health_of(peer)
-
-    return run_virtually(play())
-
-
-def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
-    text, standing, _ = shown(tmp_path, "d-psgd")
-    samples = parsed(text)
-    assert samples["coterie_peer_round", ""] == samples["coterie_peer_rounds_played_total", ""] == 2
-    assert samples["coterie_peer_finished", ""] == 1
-    assert samples["coterie_peer_uptime_seconds", ""] > 0
-    assert samples["coterie_peer_refused_total", r"a \"strange\"\\reason\n"] == 2
-    for one in standing.neighbours:
-        assert samples["coterie_peer_received_bytes_total", one.name] == one.bytes_in > 0
-        assert samples["coterie_peer_sent_bytes_total", one.name] == one.bytes_out > 0
-        assert samples["coterie_peer_sent_messages_total", one.name] == 2
-        assert samples["coterie_peer_neighbour_alive", one.name] == 1
-        assert samples["coterie_peer_neighbour_staleness_rounds", one.name] == 0
-
-
-def test_sealed_sums_are_counted(tmp_path: Path) -> None:
-    text, standing, _ = shown(tmp_path, "ppdl")
-    assert parsed(text)["coterie_peer_sealed_sums_total", ""] > 0
-    assert standing.bytes_in > 0
-    assert standing.bytes_out > 0
-
-
-def test_the_standing_says_who_is_there_and_what_weighs(tmp_path: Path) -> None:
-    _, standing, health = shown(tmp_path, "d-psgd")
-    assert (standing.name, standing.round, standing.rounds) == ("peer-0", 2, 2)
-    assert standing.finished
-    assert standing.seconds_left == 0
-    assert set(standing.accuracy) == {"after_local", "after_mixing"}
-    assert [one.name for one in standing.neighbours] == ["peer-1", "peer-2", "peer-3"]
-    assert [one.weight for one in standing.neighbours] == pytest.approx([1 / 3] * 3)
-    assert all(one.alive and not one.trouble for one in standing.neighbours)
-    assert health["alive"] == ["peer-1", "peer-2", "peer-3"]
-    assert health["absent"] == []
-    assert (health["round"], health["rounds"], health["finished"]) == (2, 2, True)
-
-
-def test_learned_weights_are_shown(tmp_path: Path) -> None:
-    world = World("kd-pdfl", tmp_path, Size(peers=4, rounds=2))
-
-    async def play() -> Standing:
-        await world.play()
-        return standing_of(world.peers_by_number[0])
-
-    weights = [one.weight for one in run_virtually(play()).neighbours]
-    assert weights == pytest.approx(world.reports[0][-1].diagnostics["collaboration"][0, 1:].tolist())
 
 
 def test_the_standing_can_be_asked_for(tmp_path: Path) -> None:

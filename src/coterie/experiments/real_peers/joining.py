@@ -30,7 +30,8 @@ from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.names import split_address
 from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import SHARE, PeerSettings, load_settings
-from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor, pages_of
+from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor
+from coterie.peer.watch.pages import pages_of
 from coterie.toml_tables import load_toml
 
 _log = logging.getLogger("coterie.peer")

@@ -1,7 +1,7 @@
-"""A peer's window on this machine: /metrics for Prometheus, /health and /status, over plain HTTP on loopback.
+"""A peer's window on this machine: its `pages` over plain HTTP on loopback; asking it, and whether it runs.
 
-It may be asked anything by anyone on the machine, so everything is bounded: the request, the time, the number
-of connections. It shows and changes nothing.
+The window may be asked anything by anyone on the machine, so everything is bounded: the request, the time,
+the number of connections. It shows and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,25 +15,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from coterie.errors import PeerError, UnreachableError
 from coterie.files import alone, make_private_folder, somebody_has, write_atomically
 from coterie.peer.trust.names import split_address
-from coterie.peer.watch import exposition
-from coterie.peer.watch.standing import Standing, health_of, standing_of
-
-if TYPE_CHECKING:
-    from coterie.peer.process import Peer
+from coterie.peer.watch.standing import Standing
 
 MONITOR_FILE = "monitor.json"
 _LOCK_FILE = "lock"
 _LONGEST_REQUEST = 8192  # bytes of request line and headers
 _SECONDS = 2.0  # for one request and its answer
 _CONNECTIONS = 16
-_JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
 _log = logging.getLogger("coterie.peer")
@@ -67,15 +62,6 @@ class _Refused(Exception):
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
         self.status = status
-
-
-def pages_of(peer: Peer) -> Mapping[str, Page]:
-    """What can be asked about a peer."""
-    return {
-        "/metrics": Page(exposition.CONTENT_TYPE, lambda: exposition.exposition(peer)),
-        "/health": Page(_JSON, lambda: json.dumps(health_of(peer))),
-        "/status": Page(_JSON, lambda: standing_of(peer).model_dump_json()),
-    }
 
 
 class Monitor:
