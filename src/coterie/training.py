@@ -25,6 +25,7 @@ PLAIN_STEP: dict[str, Any] = {
     "schedule": "constant",
     "warmup": 0.0,
     "augment": "",
+    "accumulate": 1,
 }
 """Settings of `node.train` for steps that a method's equations spell out: w <- w - lr gradient, no more."""
 
@@ -49,6 +50,7 @@ class Training:
     epoch_groups: int = _key(0, "peer i does 1 + i mod so many epochs; 0: `epochs` for all")
     steps: int | None = _key(None, "mini-batches in a round, in the place of `epochs`")
     batch_size: int = _key(32, "samples of a mini-batch")
+    accumulate: int = _key(1, "mini-batches whose mean gradient makes one step of the optimiser")
     lr: float = _key(0.05, "learning rate")
     lr_decay: float = _key(1.0, "the learning rate of round t is lr * lr_decay^t, times what `schedule` says")
     schedule: str = _key(
@@ -88,6 +90,7 @@ class Training:
             ("epoch_groups", self.epoch_groups >= 0, "0 (the same epochs for all) or more"),
             ("steps", self.steps is None or self.steps >= 0, "0 or more"),
             ("batch_size", self.batch_size >= 1, "1 or more"),
+            ("accumulate", self.accumulate >= 1, "1 or more"),
             ("lr", self.lr >= 0, "0 or more"),
             ("lr_decay", 0 < self.lr_decay <= 1, "above 0 and at most 1"),
             ("warmup", self.warmup >= 0, "0 (none) or more rounds"),

@@ -1,4 +1,4 @@
-"""Class weights and label smoothing against torch's cross_entropy, balanced ones by scikit-learn's formula."""
+"""Class weights and label smoothing against torch's cross_entropy; balanced ones by their formula."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from training_lab import (
     torch_training,
 )
 
+from coterie.algorithms.dfedsam import SharpnessAware
 from coterie.data import Federation, from_peers
 from coterie.errors import ConfigError
 from coterie.learning import Executor, ExecutorName, Workers, cross_entropy, model_tree
@@ -448,3 +450,48 @@ def test_batches_drawn_for_a_few_rows_at_a_time_are_the_same(
         assert torch.equal(losses, same_losses)
         for name, value in together.items():
             assert torch.equal(apart[name], value), name
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum-decay", "clip", "adam"])
+@pytest.mark.parametrize("model", ["dense", "branches"])
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_accumulated_gradients_are_those_of_a_larger_batch(
+    executor: ExecutorName, model: str, optimiser: str, lab: Lab
+) -> None:
+    """Three batches of 2 are one of 6; rows that have 1, 2 or 4 of them left end with a smaller step."""
+    module, data = seeded(MODELS[model]), peers((12, 6, 2, 8))
+    settings, make = OPTIMISERS[optimiser]
+    training = Training(**{"epochs": 1, "batch_size": 2, "lr": 0.1, "clip": 0.0, "accumulate": 3, **settings})
+    params, losses = lab.coterie(module, executor, data, training)
+    for peer in range(data.peers):
+        small = batches_of(data, peer, training)
+        groups = [small[first : first + 3] for first in range(0, len(small), 3)]
+        large = [(torch.cat([x for x, _ in group]), torch.cat([y for _, y in group])) for group in groups]
+        net, _ = torch_training(module, large, make, training.clip)
+        assert_equal_models(params, peer, net)
+    assert bool(losses.isfinite().all())
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_a_rule_may_ask_for_accumulated_gradients_twice(executor: ExecutorName, lab: Lab) -> None:
+    """Sharpness-aware steps: the second gradient is taken elsewhere, over the same batches."""
+    module, data = seeded(dense), peers((12, 6))
+    around = partial(SharpnessAware, 0.1)
+    small = Training(batch_size=2, lr=0.1, accumulate=3)
+    found, _ = lab.coterie(module, executor, data, small, around=around)
+    for peer in range(2):
+        batches = batches_of(data, peer, small)
+        net = copy.deepcopy(module)
+        for first in range(0, len(batches), 3):
+            x, y = (torch.cat(part) for part in zip(*batches[first : first + 3], strict=True))
+            weights = list(net.parameters())
+            ascent = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), weights)
+            length = torch.cat([g.flatten() for g in ascent]).norm()
+            with torch.no_grad():
+                for p, g in zip(weights, ascent, strict=True):
+                    p += 0.1 * g / length
+            there = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), weights)
+            with torch.no_grad():
+                for p, g, g2 in zip(weights, ascent, there, strict=True):
+                    p -= 0.1 * g / length + 0.1 * g2
+        assert_equal_models(found, peer, net)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from coterie.errors import ConfigError
 from coterie.learning.augmentation import Augmented
 from coterie.learning.batched import BatchedModel
 from coterie.learning.schedules import learning_rates
-from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Rate, Update, clipped
+from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Rate, Update, clipped, mean_gradients
 from coterie.protocol.node import Batch, Loss, Prepare, Samples
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream
@@ -191,30 +191,38 @@ class Job:
     def run(self, params: Params) -> Tensor:
         """Train in place; returns the mean loss over the steps of each row."""
         longest = int(self.steps[0])
-        feed, rates = self._feed(longest), self.work.rates(self.steps)
+        together = self.work.training.accumulate
+        feed, rates = self._feed(longest), self.work.rates(-(-self.steps // together))
         memory = self.work.update.begin({name: params[name] for name in self.only}, self.rows)
         total = torch.zeros(len(self.rows))
         taking = (self.steps[:, None] > torch.arange(longest)).sum(0).tolist()  # rows at each step
         active = -1
-        for step, rows in enumerate(taking):
-            if rows != active:  # rows with fewer steps are at the end: drop them
-                active = rows
+        for number, rate in enumerate(rates):
+            steps = range(number * together, min((number + 1) * together, longest))
+            if taking[steps[0]] != active:  # rows with fewer steps are at the end: drop them
+                active = taking[steps[0]]
                 now = {name: value[:active] for name, value in params.items()}
                 kept = {key: {n: v[:active] for n, v in tree.items()} for key, tree in memory.items()}
-            batch = feed.batch(step, active)
+            batches = [feed.batch(step, taking[step]) for step in steps]
             losses: list[Tensor] = []
-
-            def gradient(batch: Batch = batch, now: Params = now, losses: list[Tensor] = losses) -> Gradients:
-                found, gradients = self.model.gradients(now, batch, self.loss, self.only)
-                losses.append(found)
-                clip = self.work.training.clip
-                return clipped(gradients, clip) if clip else gradients
-
-            self.work.update.step(now, kept, gradient, rates[step], step)
-            if losses:
-                total[:active] += losses[-1].cpu()
+            self.work.update.step(now, kept, partial(self._gradient, now, batches, losses), rate, number)
+            for found in losses[-len(batches) :]:  # at the last place where the rule asked
+                total[: len(found)] += found.cpu()
         mean = total / self.steps
         return mean.masked_fill(mean.isnan(), float("inf"))  # NaN is kept for 'took no step'
+
+    def _gradient(self, now: Params, batches: list[Batch], losses: list[Tensor]) -> Gradients:
+        """The mean of the batches' gradients; the last ones may lack rows. Notes the losses."""
+        parts = []
+        for batch in batches:
+            rows = len(batch.y)
+            own = now if batch is batches[0] else {name: value[:rows] for name, value in now.items()}
+            found, gradients = self.model.gradients(own, batch, self.loss, self.only)
+            losses.append(found)
+            parts.append(gradients)
+        gradients = parts[0] if len(parts) == 1 else mean_gradients(parts, now)
+        clip = self.work.training.clip
+        return clipped(gradients, clip) if clip else gradients
 
     def _feed(self, longest: int) -> Feed:
         """The batches of all steps, as places in the pool."""

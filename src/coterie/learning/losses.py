@@ -26,7 +26,7 @@ def weighted_cross_entropy(logits: Tensor, batch: Batch, *, weights: Tensor, smo
     """(rows,) of each row's batch. weights: (all rows, classes).
 
     torch's cross_entropy(weight=..., label_smoothing=...): every class takes its share of the smoothing by
-    its weight, and the mean is over the weights of the samples' classes. 0 where none of them weighs anything.
+    its weight, and the mean is over the weights of the samples' classes. 0 where none of these has any.
     """
     own = weights[batch.rows.to(weights.device)][:, None]  # (rows, 1, classes)
     log_p = logits.log_softmax(-1) * own

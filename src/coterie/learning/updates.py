@@ -7,7 +7,7 @@ of `params`. Rules work in place on copies that the executor owns. They are writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeAlias, cast
@@ -130,6 +130,21 @@ def scaled(gradients: Gradients, factors: Tensor) -> Gradients:
         name: g.scaled(factors) if isinstance(g, Outer) else g * per_row(factors, g)
         for name, g in gradients.items()
     }
+
+
+def mean_gradients(parts: Sequence[Gradients], params: Params) -> Gradients:
+    """Each row's mean over the parts that have it. The first has all rows, the others some of the first."""
+    rows = [len(g.delta if isinstance(g, Outer) else g) for g in (next(iter(p.values())) for p in parts)]
+    share = 1.0 / (torch.tensor(rows) > torch.arange(rows[0])[:, None]).sum(1).double()
+    mean: Gradients = {}
+    for name, first in parts[0].items():
+        p = params[name]
+        weights = per_row(share, p).to(p)
+        total = dense(first, p) * weights
+        for part, some in zip(parts[1:], rows[1:], strict=True):
+            total[:some].addcmul_(dense(part[name], p[:some]), weights[:some])
+        mean[name] = total
+    return mean
 
 
 def norm(gradients: Gradients) -> Tensor:
