@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
         return await exchange(what, at, repeated=repeated)
 
     post.exchange = measured  # type: ignore[method-assign, assignment]
-    asyncio.run(joining.run())
+    asyncio.run(joining.take_part())
     result: dict[str, Any] = {
         "base": base[-1],
         "most": memory("VmHWM"),  # until the end: mixing and the checkpoint are in it

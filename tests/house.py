@@ -301,7 +301,7 @@ def files_of_a_parcel() -> set[str]:
         places = make_folders(Path(folder), experiment, ["anna", "bob"], "synchronous")
 
         async def learn() -> None:
-            await asyncio.gather(*(join(place).run() for place in places))
+            await asyncio.gather(*(join(place).take_part() for place in places))
 
         asyncio.run(learn())
     return walk.files

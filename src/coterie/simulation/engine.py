@@ -142,12 +142,12 @@ class Simulation:
         self.blocks = [_Block(node, self.algorithm.init(node)) for node in nodes]
 
     def step(self, *, evaluate: bool = True, evaluate_global: bool = False) -> RoundRecord:
-        """Play the next round."""
+        """Simulate the next round."""
         started = time.perf_counter()
         graph, online = self.topology.graph(self.round), self.topology.online(self.round)
         for block in self.blocks:
             block.node.begin(self.round, graph, online[block.node.ids], evaluating=evaluate)
-        traffic = self._play()
+        traffic = self._drive()
         self.algorithm.check([block.state for block in self.blocks], self.topology.nodes, self.round)
         known: _Known = {}
         points = POINTS if evaluate else ()
@@ -201,7 +201,8 @@ class Simulation:
         order = order[ids[order] < self.federation.peers]
         return ids[order], {name: torch.cat([tree[name] for tree in trees])[order] for name in trees[0]}
 
-    def _play(self) -> list[Traffic]:
+    def _drive(self) -> list[Traffic]:
+        """Drive the algorithm from exchange to exchange, to the end of the round."""
         generators = [self.algorithm.round(block.state, block.node) for block in self.blocks]
         traffic: list[Traffic] = []
         answers: list[Inbox | None] = [None] * len(generators)

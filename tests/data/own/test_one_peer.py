@@ -10,7 +10,7 @@ import pytest
 
 from coterie.data.own.one_peer import checked, load_own
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.real_peers.peer_data import load_peer_data
+from coterie.experiments.real_peers.joining import load_peer_data
 
 X = np.arange(12.0).reshape(4, 3)
 Y = np.array([0, 1, 2, 1])

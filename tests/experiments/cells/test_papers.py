@@ -11,7 +11,6 @@ from coterie.errors import ConfigError
 from coterie.experiments.cells import reproducing
 from coterie.experiments.cells.paper_schema import SCALES, PaperTable, Scale
 from coterie.experiments.cells.working_off import CellRunner
-from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.prepare import Objects, deal
 from coterie.reporting import reproduction_plots, reproduction_text
 from coterie.reporting.reproduction import assemble
@@ -45,7 +44,7 @@ def test_every_table_and_figure_of_the_papers_is_there() -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_cell_is_a_valid_experiment(name: str, scale: Scale) -> None:
     (one,) = reproducing.find(name)
-    cells = one.cells(scale, 2, resolve)
+    cells = one.cells(scale, 2)
     rows, columns = one.table.rows_at(scale), one.table.columns_at(scale)
     assert len(cells) == 2 * len(rows) * len(columns)
     methods = [cell for cell in cells if cell.labels["row"] != "local"]  # one Local may serve several columns
@@ -78,7 +77,7 @@ def test_the_data_can_be_shared_out_as_every_cell_wants(scale: Scale, data_dir: 
         cell
         for name in NAMES
         for one in reproducing.find(name)
-        for cell in one.cells(scale, 1, resolve, str(data_dir))
+        for cell in one.cells(scale, 1, str(data_dir))
     ]
     deciding = {"data", "partition", "peers", "splitting"}
     wanted = {cell.experiment.model_dump_json(include=deciding): cell.experiment for cell in cells}
@@ -89,7 +88,7 @@ def test_the_data_can_be_shared_out_as_every_cell_wants(scale: Scale, data_dir: 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_at_smoke_scale(name: str, data_dir: Path, cells_folder: Path, tmp_path: Path) -> None:
     (one,) = reproducing.find(name)
-    cells = one.cells("smoke", 1, resolve, str(data_dir))
+    cells = one.cells("smoke", 1, str(data_dir))
     with CellRunner(cells_folder) as runner:
         assert runner.work_off(cells) == {}
     made = assemble(one.name, one.table, "smoke", cells, cells_folder)
@@ -115,8 +114,8 @@ def test_scales_beat_what_holds_at_all_scales() -> None:
 
 def test_tables_and_figures_share_runs() -> None:
     table, figure = (reproducing.find(f"pfedkd-wcl/{name}")[0] for name in ("table-1", "figure-3"))
-    known = {cell.name for cell in table.cells("laptop", 1, resolve)}
-    assert {cell.name for cell in figure.cells("laptop", 1, resolve)} <= known
+    known = {cell.name for cell in table.cells("laptop", 1)}
+    assert {cell.name for cell in figure.cells("laptop", 1)} <= known
 
 
 def test_names_are_found() -> None:

@@ -104,12 +104,12 @@ SCRIPT = """
             signal.setitimer(signal.ITIMER_REAL, when)  # SIGALRM kills: nobody handles it
         elif kind == "ctrl-c in round":
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            step = engine.Simulation._play
-            def interrupted(simulation):
+            step = engine.Simulation.step
+            def interrupted(simulation, **how):
                 if simulation.round == when:
                     signal.raise_signal(signal.SIGINT)
-                return step(simulation)
-            engine.Simulation._play = interrupted
+                return step(simulation, **how)
+            engine.Simulation.step = interrupted
         elif kind == "disk full after bytes":
             resource.setrlimit(resource.RLIMIT_FSIZE, (when, when))
         try:

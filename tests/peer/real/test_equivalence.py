@@ -38,7 +38,7 @@ async def play(joinings: list[Joining]) -> None:
     try:
         for joining, thread in zip(joinings, threads, strict=True):
             joining.peer.work = worker(thread)
-        await asyncio.wait_for(asyncio.gather(*(joining.run() for joining in joinings)), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*(joining.take_part() for joining in joinings)), PATIENCE)
     finally:
         for thread in threads:
             thread.shutdown()

@@ -37,7 +37,7 @@ async def happens(condition: Callable[[], object]) -> None:
 
 async def beside(joinings: list[Joining], acting: Awaitable[None]) -> list[BaseException | None]:
     """Run the peers to their end while something happens to them; how each ended."""
-    running = [asyncio.ensure_future(joining.run()) for joining in joinings]
+    running = [asyncio.ensure_future(joining.take_part()) for joining in joinings]
     try:
         await asyncio.wait_for(acting, PATIENCE)
         return await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), PATIENCE)

@@ -57,7 +57,7 @@ def test_a_stopped_peer_is_noticed_and_comes_back(tmp_path: Path) -> None:
         watcher = swarm.join(0)
 
         async def play() -> tuple[float, int, int]:
-            running = asyncio.ensure_future(watcher.run())
+            running = asyncio.ensure_future(watcher.take_part())
             while watcher.peer.journal.round < 3:
                 await asyncio.sleep(0.02)
             swarm.signal(3, signal.SIGSTOP)

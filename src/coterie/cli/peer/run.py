@@ -74,7 +74,7 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
 
 async def _learn(joining: Joining, display: Display) -> None:
     loop = asyncio.get_running_loop()
-    learning = asyncio.ensure_future(joining.run())
+    learning = asyncio.ensure_future(joining.take_part())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, learning.cancel)
     with display:

@@ -17,7 +17,7 @@ from coterie.experiments.cells import reproducing
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Scale as ScaleName
 from coterie.experiments.cells.reproducing import Reproducible
-from coterie.experiments.setup.config import require_data_folder, resolve
+from coterie.experiments.setup.config import require_data_folder
 
 
 class Scale(StrEnum):
@@ -153,4 +153,4 @@ def _plans(
     folder = None if data_dir is None else str(data_dir.expanduser().resolve())
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise ConfigError(f"--data-dir {data_dir} is not a folder")
-    return [(one, one.cells(scale, seeds, resolve, folder)) for one in wanted]
+    return [(one, one.cells(scale, seeds, folder)) for one in wanted]

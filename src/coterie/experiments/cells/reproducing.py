@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Overrides, PaperTable, Row, Scale
-from coterie.experiments.setup.schema import Experiment
+from coterie.experiments.setup.config import resolve
 from coterie.registry import nearest
 from coterie.toml_tables import load_toml, validate
 
 PAPERS = Path(__file__).parent / "papers"
-Resolve = Callable[[Mapping[str, Any]], Experiment]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Reproducible:
         """The names of its rows and columns."""
         return {part.name for part in (*self.table.rows_at(scale), *self.table.columns_at(scale))}
 
-    def cells(self, scale: Scale, seeds: int, resolve: Resolve, data_dir: str | None = None) -> list[Cell]:
+    def cells(self, scale: Scale, seeds: int, data_dir: str | None = None) -> list[Cell]:
         """A run for each row, column and seed."""
         cells = []
         for column in self.table.columns_at(scale):

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from coterie.data import from_peers
+from coterie.data.own.one_peer import OwnData, checked, load_own
 from coterie.errors import ConfigError, CoterieError
-from coterie.experiments.real_peers.peer_data import load_peer_data
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
 from coterie.experiments.setup.config import resolve, with_absolute_paths
 from coterie.experiments.setup.digest import experiment_digest
@@ -33,6 +33,7 @@ from coterie.peer.trust.settings import SHARE, PeerSettings, load_settings
 from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor
 from coterie.peer.watch.pages import pages_of
 from coterie.toml_tables import load_toml
+from coterie.user_code import call_for_data, is_file_reference, split_reference
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20
@@ -42,7 +43,7 @@ _MOST_STRANGERS = 1000  # of whom a refusal is logged
 
 @dataclass
 class Joining:
-    """A peer that is ready to run."""
+    """A peer that is ready to take part."""
 
     folder: Path
     settings: PeerSettings
@@ -52,7 +53,7 @@ class Joining:
     transport: TlsTransport
     monitor: Monitor | None  # None: not wanted
 
-    async def run(self) -> None:
+    async def take_part(self) -> None:
         """Listen, learn, and stop listening."""
         await self.peer.load()
         await self.transport.start(self.peer)
@@ -233,6 +234,14 @@ def executor_of(experiment: Experiment) -> ExecutorName:
     """A single peer has nothing to stack."""
     asked = experiment.execution.executor
     return "looped" if asked == "auto" else asked
+
+
+def load_peer_data(reference: str) -> OwnData:
+    """What `data = "..."` in a `peer.toml` names: file.npz, file.csv or file.py:function."""
+    if not is_file_reference(reference):
+        return load_own(reference)
+    file, name = split_reference(reference)
+    return checked(call_for_data(reference), f"{name} in {file}")
 
 
 def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:
