@@ -106,7 +106,7 @@ def test_the_folder_of_data_files_must_exist(
     monkeypatch.setenv("COTERIE_DATA", str(folder / "nowhere"))
     done = coterie("reproduce", "ppdl/table-1")
     assert done.exit_code == 2
-    assert "nowhere is not a folder" in done.stderr
+    assert "nowhere does not exist; data set" in done.stderr
     assert "COTERIE_DATA" in done.stderr
     assert not list(folder.iterdir())
 
