@@ -83,7 +83,7 @@ def require_data_folder(experiment: Experiment) -> None:
     if not Path(experiment.data_dir).is_dir():
         raise DataError(
             f"the data folder {experiment.data_dir} does not exist; data set {experiment.data!r} is read "
-            "from it"
+            "from it: name another with --data-dir or the environment variable COTERIE_DATA"
         )
 
 
