@@ -117,6 +117,16 @@ def test_a_denied_parcel_is_denied_for_good(journal: Journal) -> None:
     assert restarted(journal).ledger.denied == {FROM_2}
 
 
+def test_loading_the_state_forgets_nothing_that_recovery_found(journal: Journal) -> None:
+    """Neither a denial that no checkpoint holds yet, nor what happened between the two."""
+    journal.commit(LEARNED, 5, [], [])
+    journal.deny(FROM_2)
+    again = restarted(journal)
+    again.deny(FROM_3)
+    assert torch.equal(again.load(FRESH).x, LEARNED.x)
+    assert again.ledger.denied == {FROM_2, FROM_3}
+
+
 def test_findings_are_remembered_for_a_thousand_rounds(journal: Journal) -> None:
     journal.deny(FROM_3)
     journal.commit(LEARNED, 1005, [FROM_2], [])

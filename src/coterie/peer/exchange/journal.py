@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from torch import Tensor
+
 from coterie.checkpoints import fitting, read_checkpoint, read_head, write_checkpoint
 from coterie.errors import RunFolderError
 from coterie.files import SECRET, write_atomically
@@ -87,8 +89,11 @@ class Journal:
             self._remove(half_written.name)
 
     def load(self, fresh: S) -> S:
-        """The committed state, or the fresh one if there is none."""
-        return self.read(fresh) if self.checkpoint.exists() else fresh
+        """The committed state, or the fresh one if there is none, of a journal that has recovered."""
+        if not self.checkpoint.exists():
+            return fresh
+        tensors, _ = read_checkpoint(self.checkpoint, FORMAT)
+        return self._fitted(fresh, tensors)
 
     def begin(self, round: int) -> None:
         """From here on the round must be finished, also after a crash."""
@@ -157,9 +162,12 @@ class Journal:
                 self._remove(parcel.file("doubt"))
 
     def read(self, fresh: S) -> S:
-        """The committed state; nothing on disk is changed, so that a running peer does not notice."""
+        """The committed state and its `round`, for whoever looks on: nothing on disk is changed."""
         tensors, head = read_checkpoint(self.checkpoint, FORMAT)
         self._take_notes(head)
+        return self._fitted(fresh, tensors)
+
+    def _fitted(self, fresh: S, tensors: Mapping[str, Tensor]) -> S:
         advice = "; a new experiment needs a new state folder"
         return rebuilt(fresh, fitting(self.checkpoint, tensors, advice))
 
