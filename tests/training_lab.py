@@ -22,6 +22,19 @@ CLASSES, FEATURES = 3, 5
 SIZES = (11, 4, 1, 8)
 
 
+class Branches(nn.Module):
+    """A user's own module with a forward of its own; one of its layers is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 6), nn.Linear(6, 6)
+        self.gate, self.head = nn.Linear(FEATURES, 6, bias=False), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.second(torch.relu(self.first(x))))
+        return self.head(self.second(hidden * torch.sigmoid(self.gate(x))) + hidden)
+
+
 def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 7), nn.ReLU(), nn.Linear(7, CLASSES, bias=False))
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from training_lab import (
     CLASSES,
     FEATURES,
+    Branches,
     Lab,
     assert_equal_models,
     batches_of,
@@ -37,19 +38,6 @@ from coterie.learning.stacked import StackedLayers
 from coterie.learning.updates import Moved, Outer, add_, clipped, moved, norm, scaled
 from coterie.protocol import Batch, Params
 from coterie.training import Training
-
-
-class Branches(nn.Module):
-    """A user's own module with a forward of its own; one of its layers is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(FEATURES, 6), nn.Linear(6, 6)
-        self.gate, self.head = nn.Linear(FEATURES, 6, bias=False), nn.Linear(6, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.tanh(self.second(torch.relu(self.first(x))))
-        return self.head(self.second(hidden * torch.sigmoid(self.gate(x))) + hidden)
 
 
 def wide() -> nn.Module:

@@ -12,6 +12,7 @@ from coterie.learning.executor import (
 )
 from coterie.learning.local_steps import LocalWork, cross_entropy
 from coterie.learning.node import LearningNode
+from coterie.learning.precision import Precision, require_precision
 from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Rate, Update
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "LocalWork",
     "Memory",
     "Outer",
+    "Precision",
     "Proximal",
     "Rate",
     "Update",
@@ -35,4 +37,5 @@ __all__ = [
     "keep_freed_memory",
     "model_tree",
     "pinned_threads",
+    "require_precision",
 ]

@@ -31,6 +31,7 @@ from coterie.learning.batched import (
     trainable_names,
 )
 from coterie.learning.local_steps import Batches, Job, LocalWork, draw_batches, local_steps
+from coterie.learning.precision import Autocast, Precision
 from coterie.learning.stacked import StackedLayers
 from coterie.models import Layer, find_layer
 from coterie.protocol.node import Loss, Prepare
@@ -113,13 +114,21 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
 
 
-def batched_model(module: nn.Module, executor: ExecutorName) -> BatchedModel:
+def batched_model(
+    module: nn.Module, executor: ExecutorName, precision: Precision = "float32"
+) -> BatchedModel:
     """The way to run this module under this executor."""
+    if precision == "bfloat16":
+        return Autocast(OneByOne(module) if executor == "looped" else _batched_by_vmap(module))
     if executor == "looped":
         return OneByOne(module)
     if StackedLayers.supports(module):
         assert isinstance(module, nn.Sequential)
         return StackedLayers(module)
+    return _batched_by_vmap(module)
+
+
+def _batched_by_vmap(module: nn.Module) -> Vmapped:
     if Vmapped.supports(module):
         return Vmapped(module)
     raise cannot_be_stacked(
@@ -141,13 +150,15 @@ class Visit:
 class Executor:
     """Local training and evaluation for one architecture."""
 
-    def __init__(self, name: ExecutorName, module: nn.Module, workers: Workers) -> None:
+    def __init__(
+        self, name: ExecutorName, module: nn.Module, workers: Workers, precision: Precision = "float32"
+    ) -> None:
         self.name = name
         self.module = module
         self.workers = workers
         self.trainable = trainable_names(module)
         self.shapes = {name: value.shape[1:] for name, value in model_tree(module).items()}
-        self._model = batched_model(module, name)
+        self._model = batched_model(module, name, precision)
         self._layers: dict[str, Layer] = {}
 
     def layer(self, name: str, shape: tuple[int, ...]) -> Layer:

@@ -10,7 +10,7 @@ from torch import nn
 
 from coterie.data import Federation
 from coterie.errors import ConfigError
-from coterie.learning import Executor, ExecutorName, Workers, cross_entropy, model_tree
+from coterie.learning import Executor, ExecutorName, Precision, Workers, cross_entropy, model_tree
 from coterie.learning.local_steps import LocalWork
 from coterie.randomness import stream
 from coterie.training import Training
@@ -22,13 +22,17 @@ _ENOUGH = 0.5  # seconds after which no further turn begins
 
 
 def fastest_executor(
-    module: nn.Module, federation: Federation, training: Training, workers: Workers
+    module: nn.Module,
+    federation: Federation,
+    training: Training,
+    workers: Workers,
+    precision: Precision = "float32",
 ) -> ExecutorName:
     """Time a few local steps of a few peers under each executor that can run the model."""
     seconds: dict[Executor, float] = {}
     for name in ("stacked", "looped"):
         try:
-            executor = Executor(name, module, workers)
+            executor = Executor(name, module, workers, precision)
             _time(executor, module, federation, training, steps=1)  # warm up
         except ConfigError:
             if name == "looped":  # nothing else can run it

@@ -251,7 +251,10 @@ def node_of(experiment: Experiment, prepared: Prepared, number: int) -> Learning
         federation=prepared.federation.of_nodes(ids, prepared.topology.hub),
         module=prepared.module,
         executor=Executor(
-            executor_of(experiment), prepared.module, Workers(experiment.execution.workers or 1)
+            executor_of(experiment),
+            prepared.module,
+            Workers(experiment.execution.workers or 1),
+            experiment.execution.precision,
         ),
         training=experiment.training,
         seed=experiment.seed,

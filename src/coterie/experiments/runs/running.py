@@ -221,7 +221,13 @@ class _Runner:
             return asked
         p, networks = self.prepared, [other.module for other in self.prepared.other_networks.values()]
         fastest = {
-            fastest_executor(network, p.federation, self.experiment.training, workers)
+            fastest_executor(
+                network,
+                p.federation,
+                self.experiment.training,
+                workers,
+                self.experiment.execution.precision,
+            )
             for network in (p.module, *networks)
         }
         return fastest.pop() if len(fastest) == 1 else "looped"  # which can run all of them
@@ -234,14 +240,17 @@ class _Runner:
             module=p.module,
             topology=p.topology,
             training=e.training,
-            executor=Executor(executor, p.module, workers),
+            executor=Executor(executor, p.module, workers, e.execution.precision),
             seed=e.seed,
             rounds=e.rounds,
             own_module=p.own_module,
             local_buffers=e.batchnorm == "local",
             sealing=e.execution.sealing,
             architectures=[
-                Architecture(torch.tensor(other.peers), Executor(executor, other.module, workers))
+                Architecture(
+                    torch.tensor(other.peers),
+                    Executor(executor, other.module, workers, e.execution.precision),
+                )
                 for other in p.other_networks.values()
             ],
         )

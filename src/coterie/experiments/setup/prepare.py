@@ -16,7 +16,7 @@ from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
-from coterie.learning import Augmented, check_module, model_tree
+from coterie.learning import Augmented, check_module, model_tree, require_precision
 from coterie.models import build, find_layer, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
@@ -80,6 +80,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     if augmented is not None:
         augmented.check(federation.shape)
     device = _device(experiment.execution.device)
+    require_precision(experiment.execution.precision, device)
     federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
     own = None
     if experiment.init == "independent":

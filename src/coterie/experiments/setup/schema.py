@@ -49,7 +49,7 @@ class EvaluationPlan(Section):
 
 
 class Execution(Section):
-    """How the simulator computes; none of it changes the results beyond rounding, but for `sealing`.
+    """How the simulator computes; but for `sealing` and `precision`, none of it changes more than rounding.
 
     With any sealing but plain, a peer with a single sender, or to which at most half of the messages arrive,
     receives nothing: a secure sum would not open. plain, the default, neither quantises nor refuses groups of
@@ -60,6 +60,10 @@ class Execution(Section):
     executor: Literal["auto", "stacked", "looped"] = "auto"
     workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
     device: str = "cpu"
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="of the products in training and measuring; parameters and messages stay float32",
+    )
     sealing: Literal["plain", "quantised", "masked", "one-time"] = Field(
         default="plain",
         description="sealed exchanges: sums of floats, neither quantised nor refused for a group of one; the "
