@@ -132,7 +132,8 @@ class MemoryTransport:
     ) -> tuple[Head, bytes]:
         progress = {"sent": False}
         try:
-            return await asyncio.wait_for(self._request(to, head, body, progress), timeout)
+            async with asyncio.timeout(timeout):
+                return await self._request(to, head, body, progress)
         except TimeoutError:
             raise UnreachableError(f"{to} did not answer", sent=progress["sent"]) from None
 

@@ -173,12 +173,8 @@ class Membership:
 
 
 async def stop(task: asyncio.Task[None]) -> None:
-    """Cancel a background task and wait for it.
-
-    Again and again: before Python 3.12, `asyncio.wait_for` loses a cancellation that comes with its result.
-    """
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=0.1)
+    """Cancel a background task and wait for its end; if it ended with an error, raise that."""
+    task.cancel()
+    await asyncio.wait({task})
     with contextlib.suppress(asyncio.CancelledError):
         task.result()
