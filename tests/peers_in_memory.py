@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.catalogue import algorithms
 from coterie.learning import Executor, Workers
 from coterie.protocol import Algorithm, Params
-from coterie.simulation import Simulation
+from coterie.simulation import RoundRecord, Simulation
 from coterie.testing import MemoryPeers, small_module
 
 
@@ -36,8 +36,8 @@ class World(MemoryPeers):
         super().__init__(algorithm, folder, size.peers, size.rounds, size.samples, **settings)
 
 
-def simulated(world: World) -> tuple[Params, dict[str, Tensor]]:
-    """The simulator's models and accuracies after the same experiment."""
+def simulated(world: World) -> tuple[Params, dict[str, Tensor], list[RoundRecord]]:
+    """The simulator's models and accuracies after the same experiment, and its records."""
     assert world.topology is not None
     module = small_module()
     simulation = Simulation(
@@ -51,10 +51,9 @@ def simulated(world: World) -> tuple[Params, dict[str, Tensor]]:
         rounds=world.rounds,
         sealing="quantised",  # as between real peers: nobody learns a sum of one
     )
-    for _ in range(world.rounds):
-        record = simulation.step(evaluate=True)
-    accuracy = {point: values.accuracy for point, values in record.evaluations.items()}
-    return simulation.personal(), accuracy
+    records = [simulation.step(evaluate=True) for _ in range(world.rounds)]
+    accuracy = {point: values.accuracy for point, values in records[-1].evaluations.items()}
+    return simulation.personal(), accuracy, records
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

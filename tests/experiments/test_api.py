@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import errno
 import json
@@ -509,3 +510,31 @@ def test_a_training_object_is_as_good_as_a_table_and_peers_have_numbers() -> Non
     assert all(torch.equal(value, other.params[name]) for name, value in one.params.items())
     with pytest.raises(ConfigError, match="no peer 3; they have the numbers 0 to 2"):
         one.model(3)
+
+
+def test_local_work_is_recorded_and_survives_a_resume(tmp_path: Path) -> None:
+    """10 samples in batches of 4: 3 steps an epoch, and head and body have one epoch each."""
+    settings: dict[str, Any] = {"data": "digits", "model": "mlp(4)", "peers": 3, "rounds": 2}
+    settings |= {"splitting": {"samples_per_peer": 10}, "training": {"batch_size": 4}}
+    run = coterie.simulate("dfedpgp", **settings, run_dir=tmp_path / "run")
+    assert run.result()["work"] == "own"
+    assert run.result()["gradient_steps_per_peer"] == {"mean": 12.0, "min": 12.0, "max": 12.0}
+    assert run.result()["samples_seen_per_peer"] == {"mean": 40.0, "min": 40.0, "max": 40.0}
+    with open(tmp_path / "run" / "metrics.csv", newline="", encoding="utf-8") as file:
+        assert [(line["gradient_steps"], line["samples_seen"]) for line in csv.DictReader(file)] == 6 * [
+            ("6", "20")
+        ]
+    assert coterie.simulate(resume_from=tmp_path / "run").result() == run.result()
+    equal = coterie.simulate("dfedpgp", **settings | {"training": {"batch_size": 4, "work": "equal"}})
+    assert equal.result()["work"] == "equal"
+    assert equal.result()["gradient_steps_per_peer"]["mean"] == 6.0
+
+
+def test_records_of_a_version_that_counted_no_work_can_be_resumed(tmp_path: Path) -> None:
+    run = coterie.simulate("local", peers=3, rounds=2, model="mlr", run_dir=tmp_path / "run")
+    path = tmp_path / "run" / "metrics.csv"
+    lines = [line.rsplit(",", 2)[0] for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    resumed = coterie.simulate(resume_from=tmp_path / "run").result()
+    assert resumed["personal_accuracy"] == run.result()["personal_accuracy"]
+    assert resumed["gradient_steps_per_peer"] is None

@@ -11,12 +11,13 @@ from peers_in_memory import SMALL, World, simulated
 from coterie.catalogue import algorithms
 from coterie.testing import run_virtually, topology_for
 from coterie.topology import Churn, MessageLoss
+from coterie.training import Training
 
 
 def check(world: World) -> None:
     """Parameters to 1e-4 relative (float32 sums in another order), accuracies as they are."""
     run_virtually(world.play())
-    expected, accuracy = simulated(world)
+    expected, accuracy, records = simulated(world)
     for number in range(world.peers):
         own = world.peers_by_number[number]
         for leaf, value in own.algorithm.personal(own.state).items():
@@ -24,11 +25,19 @@ def check(world: World) -> None:
         assert world.reports[number][-1].accuracy == pytest.approx(
             {point: float(values[number]) for point, values in accuracy.items()}, abs=1e-6, nan_ok=True
         )
+        for report, record in zip(world.reports[number], records, strict=True):
+            assert report.gradient_steps == record.gradient_steps[number]
+            assert report.samples_seen == record.samples_seen[number]
 
 
 @pytest.mark.parametrize("name", list(algorithms))
 def test_peers_give_the_numbers_of_the_simulator(name: str, tmp_path: Path) -> None:
     check(World(name, tmp_path, SMALL))
+
+
+@pytest.mark.parametrize("name", ["random-gossip", "kd-pdfl", "dfedpgp", "ditto", "per-fedavg"])
+def test_also_with_equal_local_work(name: str, tmp_path: Path) -> None:
+    check(World(name, tmp_path, SMALL, training=Training(epochs=2, batch_size=5, lr=0.1, work="equal")))
 
 
 @pytest.mark.parametrize("name", ["d-psgd", "osgp", "dfedpgp", "kd-pdfl", "fedavg", "dac"])

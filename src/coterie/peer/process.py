@@ -55,6 +55,8 @@ class RoundReport:
     train_loss: float
     accuracy: Mapping[str, float]  # by point of the round; empty if it was not measured
     diagnostics: Mapping[str, Tensor]
+    gradient_steps: int = 0  # mini-batches of local work
+    samples_seen: int = 0  # in these mini-batches
     skipped: int = 0  # rounds that the others played without this peer since its last one
 
 
@@ -285,8 +287,15 @@ class Peer:
         seconds = asyncio.get_running_loop().time() - started
         self._note(turn, seconds, accuracy)
         if self.observer is not None:
-            loss = float(self.node.train_loss[0])
-            self.observer(RoundReport(turn.round, seconds, loss, accuracy, dict(self.node.recorded), skipped))
+            self.observer(self._reported(turn.round, seconds, accuracy, skipped))
+
+    def _reported(
+        self, round: int, seconds: float, accuracy: Mapping[str, float], skipped: int
+    ) -> RoundReport:
+        node = self.node
+        steps, samples = int(node.work.gradient_steps[0]), int(node.work.samples_seen[0])
+        loss = float(node.train_loss[0])
+        return RoundReport(round, seconds, loss, accuracy, dict(node.recorded), steps, samples, skipped)
 
     def _turn(self, round: int) -> Turn:
         self._begin_node(round)

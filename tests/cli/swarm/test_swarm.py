@@ -102,7 +102,7 @@ def test_the_result_of_a_swarm_in_which_a_peer_fails() -> None:
 
     def printed(accuracy: dict[str, float], bytes_out: int, seconds: float) -> dict[str, Any]:
         return {"failed": False, "rounds": 4, "accuracy": accuracy, "bytes_in": 7, "bytes_out": bytes_out,
-                "seconds": seconds}  # fmt: skip
+                "gradient_steps": bytes_out // 10, "samples_seen": bytes_out, "seconds": seconds}  # fmt: skip
 
     processes = [
         printed({"after_local": 0.5, "after_mixing": 0.7}, 100, 2.0),
@@ -117,6 +117,8 @@ def test_the_result_of_a_swarm_in_which_a_peer_fails() -> None:
     assert result["personal_accuracy"] == result["personal_accuracy_after_mixing"]
     assert result["personal_accuracy"]["worst_decile"] == pytest.approx(0.7)
     assert (result["bytes_sent_per_peer"], result["bytes_sent_busiest"]) == (200.0, 900.0)
+    assert result["gradient_steps_per_peer"] == {"mean": 20.0, "min": 10.0, "max": 30.0}
+    assert result["samples_seen_per_peer"] == {"mean": 200.0, "min": 100.0, "max": 300.0}
     assert (result["rounds"], result["seconds"], result["seconds_per_round"]) == (4, 3.0, 0.75)
     assert (result["swarm"]["bytes_in"], result["swarm"]["bytes_out"]) == (21, 1300)
     nobody = swarm_result(experiment, [{"failed": True}] * 4, "synchronous", 9.0, None)

@@ -122,6 +122,8 @@ def _result(joining: Joining) -> dict[str, Any]:
         "number": peer.number,
         "rounds": peer.journal.round,
         "accuracy": last_accuracy(lines),
+        "gradient_steps": sum(line.get("gradient_steps", 0) for line in lines),
+        "samples_seen": sum(line.get("samples_seen", 0) for line in lines),
         "bytes_in": sum(peer.metrics.bytes_in.values()),
         "bytes_out": sum(peer.metrics.bytes_out.values()),
         "refused": dict(peer.metrics.refused),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import executor_of
+from coterie.experiments.runs.records import WORK
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.schema import Experiment
 from coterie.simulation import POINTS
@@ -32,6 +33,7 @@ def swarm_result(
         accuracy={point: _accuracy(processes[: experiment.peers], point) for point in POINTS},
         global_accuracy=None,
         bytes_sent=_numbers([one.get("bytes_out") for one in processes]),
+        work={name: _numbers([one.get(name) for one in processes[: experiment.peers]]) for name in WORK},
         own_cluster_share=None,
         executor=executor_of(experiment),
         seconds=max((one["seconds"] for one in whole), default=0.0),  # of the rounds of the slowest

@@ -28,6 +28,8 @@ class Records:
             "seconds": round(report.seconds, 3),
             "train_loss": _number(report.train_loss),
             "accuracy": {point: _number(value) for point, value in report.accuracy.items()},
+            "gradient_steps": report.gradient_steps,
+            "samples_seen": report.samples_seen,
             "skipped": report.skipped,
         }
         with open(self.path, "a", encoding="utf-8") as file:

@@ -32,6 +32,7 @@ from coterie.simulation import POINTS, RoundRecord
 
 MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
 COLUMNS = ("accuracy", "loss", "global_accuracy")
+WORK = ("gradient_steps", "samples_seen")
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,17 @@ class Measurement:
 
 @dataclass
 class History:
-    """Measurements in the order of rounds, and the time of every round."""
+    """Measurements in the order of rounds, the time of every round, and all local work so far."""
 
     measurements: list[Measurement] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    work: dict[str, Tensor] = field(default_factory=dict)  # of `WORK`: (peers,) NaN where it is not known
 
     def add(self, record: RoundRecord) -> None:
         self.seconds.append(record.seconds)
+        for name in WORK:
+            done = getattr(record, name).double()
+            self.work[name] = self.work.get(name, torch.zeros_like(done)) + done
         if record.evaluations:
             self.measurements.append(measurement_of(record))
 
@@ -106,7 +111,7 @@ def distribution(values: Tensor | None) -> dict[str, Any] | None:
 
 _MEASURES = [f"{column}_{point}" for column in COLUMNS for point in POINTS]
 _HEADERS = {
-    "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES],
+    "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES, *WORK],
     "rounds.csv": ["round", "seconds", "messages", "bytes", "hub_bytes"],
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
 }
@@ -177,6 +182,9 @@ class RunRecords:
                 found = _measurement(number, lines)
                 if found.values:
                     history.measurements.append(found)
+            for name in WORK:  # NaN: records of a version that did not count it
+                done = [float(line.get(name) or "nan") for line in kept["metrics.csv"]]
+                history.work[name] = torch.tensor(done, dtype=torch.double).view(rounds, peers).sum(0)
         except (ValueError, KeyError) as error:
             raise self._damaged("metrics.csv", error) from None
         if len(history.seconds) != rounds:
@@ -226,7 +234,8 @@ class RunRecords:
             raise self._damaged(name, error) from None
 
     def _rewrite(self, name: str, kept: list[dict[str, str]]) -> None:
-        lines = [",".join(_HEADERS[name]), *(",".join(line[key] for key in _HEADERS[name]) for line in kept)]
+        header = _HEADERS[name]
+        lines = [",".join(header), *(",".join(line.get(key, "") for key in header) for line in kept)]
         write_atomically(self.folder / name, ("\n".join(lines) + "\n").encode())
 
     def _cut_diagnostics(self, round: int) -> None:
@@ -250,8 +259,10 @@ def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:
     columns = [measured.get(column, point) for column in COLUMNS for point in POINTS]
     values = [[""] * len(record.online) if column is None else _texts(column) for column in columns]
     losses, online = _texts(record.train_loss), record.online.int().tolist()
+    work = [getattr(record, name).tolist() for name in WORK]
     for peer in range(len(online)):
-        yield [record.round, peer, online[peer], losses[peer], *(value[peer] for value in values)]
+        more = (column[peer] for column in (*values, *work))
+        yield [record.round, peer, online[peer], losses[peer], *more]
 
 
 def _texts(values: Tensor) -> list[str]:

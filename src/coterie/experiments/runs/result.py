@@ -21,6 +21,7 @@ def result_of(
     accuracy: Mapping[str, Tensor | None],
     global_accuracy: Tensor | None,
     bytes_sent: Tensor,
+    work: Mapping[str, Tensor],
     own_cluster_share: float | None,
     executor: str,
     seconds: float,
@@ -30,6 +31,7 @@ def result_of(
 
     accuracy: (peers,) of the personal models when last measured, by point of the round.
     bytes_sent: (nodes,) by the peers, then by a hub if there is one; NaN where it is not known.
+    work: gradient steps and samples seen, (peers,) each, in all rounds; NaN where they are not known.
     """
     sent = bytes_sent.double()
     known, of_all = [values[~values.isnan()] for values in (sent[: experiment.peers], sent)]
@@ -44,6 +46,7 @@ def result_of(
         "peers": experiment.peers,
         "rounds": rounds,
         "seed": experiment.seed,
+        "work": experiment.training.work,
         "point": point,
         "personal_accuracy": distribution(accuracy.get(point)),
         "personal_accuracy_after_local": distribution(accuracy.get("after_local")),
@@ -51,9 +54,17 @@ def result_of(
         "global_accuracy": distribution(global_accuracy),
         "bytes_sent_per_peer": float(known.mean()) if len(known) else None,
         "bytes_sent_busiest": float(of_all.max()) if len(of_all) else None,
+        **{f"{name}_per_peer": _range(values) for name, values in work.items()},
         "own_cluster_share": own_cluster_share,
         "executor": executor,
         "seconds": seconds,
         "seconds_per_round": seconds / max(1, rounds),
         "run_dir": None if run_dir is None else str(run_dir),
     }
+
+
+def _range(values: Tensor) -> dict[str, float] | None:
+    known = values[~values.isnan()].double()
+    if not len(known):
+        return None
+    return {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())}

@@ -131,6 +131,7 @@ class Run:
             accuracy={point: self.history.last("accuracy", point) for point in POINTS},
             global_accuracy=self.history.last("global_accuracy", self.point),
             bytes_sent=self.totals.bytes_sent,
+            work=self.history.work,
             own_cluster_share=self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
             executor=self.executor,
             seconds=sum(self.history.seconds),
