@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.data import from_peers
 from coterie.learning import Executor, LearningNode, Workers
-from coterie.learning.budget import due, samples_in
+from coterie.learning.node import due, samples_in
 from coterie.topology import make
 from coterie.training import Training
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
-from coterie.algorithms.parts.local_work import of_sampled, proportion
+from coterie.algorithms.parts.heads import proportion
+from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState, of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least, require_fraction
 from coterie.algorithms.parts.weighting import mean_at_hub, weighted

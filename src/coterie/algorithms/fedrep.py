@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.algorithms.fedper import FedPer
 from coterie.algorithms.parts.heads import head_settings, train_head_then_body
-from coterie.algorithms.parts.local_work import of_sampled
+from coterie.algorithms.parts.hub import of_sampled
 from coterie.algorithms.parts.settings import require_at_least
 from coterie.protocol import Facts, Node, Params, Presets
 

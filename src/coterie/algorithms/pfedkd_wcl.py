@@ -17,8 +17,7 @@ from coterie.algorithms.parts.distillation import (
     remembered_logits,
     softened,
 )
-from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
-from coterie.algorithms.parts.local_work import of_sampled
+from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState, of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import PFEDKD_WCL_TRAINING, require_at_least, require_fraction
 from coterie.errors import ConfigError

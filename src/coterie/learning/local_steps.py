@@ -87,7 +87,7 @@ class LocalWork:
             rule = around(rule)
         if mu:
             rule = Proximal(mu, anchor, rule)
-        augmented = Augmented.named(merged.augment)
+        augmented = Augmented.named(merged.augment) if merged.augment else None
         return cls(merged, rule, round, rounds, stream, uneven, augmented, per_step)
 
     def rates(self, steps: Tensor) -> list[Rate]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.algorithms.parts.local_work import proportion
+import torch
+from torch import Tensor
+
 from coterie.protocol import Node, Params
 
 
@@ -24,6 +26,12 @@ def train_head_then_body(
     first = share * proportion(head["epochs"], node.epochs) if has_body else share
     heads = pick(node.train(params, only=node.head, stream="head", share=first, **head, **both), node.head)
     return node.train({**params, **heads}, only=node.body, share=share, **body, **both)
+
+
+def proportion(first: float | Tensor, second: float | Tensor) -> Tensor:
+    """The share of the first of two phases, from the epochs of both; 0 where neither has any."""
+    total = torch.as_tensor(first + second, dtype=torch.float64)
+    return first / total.where(total > 0, 1.0)
 
 
 def head_settings(epochs: int, lr: float | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from coterie.algorithms.parts.heads import pick
-from coterie.algorithms.parts.local_work import of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import require_fraction
 from coterie.algorithms.parts.weighting import mean_at_hub, weighted
@@ -24,6 +23,7 @@ from coterie.protocol import (
     sample_clients,
     to_hub,
 )
+from coterie.protocol.patterns import clients_per_round
 from coterie.protocol.trees import where_rows
 
 
@@ -103,3 +103,11 @@ class PersonalBesideHub(Algorithm[PersonalState]):
 
     def personal(self, state: PersonalState) -> Params:
         return state.personal
+
+
+def of_sampled(node: Node, participation: float) -> float:
+    """A sampled client's share of a round's work, where all methods get equally much (`training.work`).
+
+    It makes up for the rounds that the client sits out.
+    """
+    return (node.graph.nodes - 1) / clients_per_round(node, participation)
