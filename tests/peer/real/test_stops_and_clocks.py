@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_a_wrong_wall_clock_has_no_effect(minutes: int, tmp_path: Path) -> None:
     (clock / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=60 * minutes))
     table = experiment(peers=3)
     with Swarm(tmp_path, table) as swarm:
-        wrong = {"PYTHONPATH": str(clock), "WRONG_CLOCK_USED": str(used)}
+        paths = os.pathsep.join([str(clock), *filter(None, [os.environ.get("PYTHONPATH")])])
+        wrong = {"PYTHONPATH": paths, "WRONG_CLOCK_USED": str(used)}
         swarm.start(0, executed=True, environment=wrong)
         swarm.start(1, 2)
         swarm.finish()
