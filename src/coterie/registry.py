@@ -45,11 +45,11 @@ def parse_call(text: str, kind: str = "name") -> tuple[str, list[str], dict[str,
 
 def nearest(name: str, options: Iterable[str]) -> str:
     """A sentence that helps: the closest valid names, or all of them when none is close."""
-    options = sorted(options)
-    close = difflib.get_close_matches(name, options, n=3, cutoff=0.5)
+    spelled = {option.casefold(): option for option in sorted(options)}
+    close = difflib.get_close_matches(name.casefold(), spelled, n=3, cutoff=0.5)
     if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"choose from: {', '.join(options)}"
+        return f"did you mean {' or '.join(spelled[option] for option in close)}?"
+    return f"choose from: {', '.join(spelled.values())}"
 
 
 class Registry(Generic[T]):

@@ -10,7 +10,8 @@ import dataclasses
 import inspect
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,32 +55,78 @@ def validate(schema: type[_Schema], table: Mapping[str, Any], where: str = "") -
         raise ConfigError(_at(where) + "; ".join(map(_readable, error.errors()))) from None
 
 
-def refuse_unknown(table: Mapping[str, Any], schema: Any, where: str = "", section: str = "") -> None:
+def refuse_unknown(table: Mapping[str, Any], schema: Any, where: str = "") -> None:
     """Fail on the first key that the schema does not have, with the nearest one that it has."""
-    fields = _fields(schema)
-    for key, value in table.items():
-        name = section + key
-        if key not in fields:
-            known = nearest(key, fields) if fields else "it has none"
-            raise ConfigError(f"{_at(where)}unknown key {name!r}; {known}")
-        kind = fields[key]
-        if (_is_schema(kind) or typing.get_origin(kind) is dict) and not isinstance(value, Mapping):
+    _refuse_unknown(table, schema, where, "", schema)
+
+
+def _refuse_unknown(table: Mapping[str, Any], schema: Any, where: str, section: str, root: Any) -> None:
+    fields = {key.name: key.kind for key in _own_keys(schema)}
+    for name, value in table.items():
+        shown = section + name
+        if name not in fields:
+            raise ConfigError(f"{_at(where)}unknown key {shown!r}; {_known(name, fields, root)}")
+        kind = fields[name]
+        if (is_schema(kind) or typing.get_origin(kind) is dict) and not isinstance(value, Mapping):
             raise ConfigError(
-                f"{_at(where)}{name!r} is a section with keys of its own, not a value: {_shown(value)}"
+                f"{_at(where)}{shown!r} is a section with keys of its own, not a value: {_shown(value)}"
             )
-        if _is_schema(kind):
-            refuse_unknown(value, kind, where, f"{name}.")
+        if is_schema(kind):
+            _refuse_unknown(value, kind, where, f"{shown}.", root)
 
 
-def _fields(schema: Any) -> dict[str, Any]:
-    """The type of each key."""
+def _known(name: str, fields: Collection[str], root: Any) -> str:
+    """What to write in the place of an unknown key: often it belongs in another section."""
+    elsewhere = [key.name for key in keys(root) if key.name.rpartition(".")[2] == name.casefold()]
+    if elsewhere:
+        return f"did you mean {' or '.join(elsewhere)}?"
+    return nearest(name, fields) if fields else "it has none"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a schema says of one of its keys."""
+
+    name: str  # with its section: training.lr
+    kind: Any
+    default: Any  # REQUIRED if there is none
+    description: str
+
+
+REQUIRED = object()
+
+
+def keys(schema: Any) -> Iterator[Key]:
+    """All keys of a schema, each section followed by those in it."""
+    for key in _own_keys(schema):
+        yield key
+        if is_schema(key.kind):
+            for inner in keys(key.kind):
+                yield dataclasses.replace(inner, name=f"{key.name}.{inner.name}")
+
+
+def _own_keys(schema: Any) -> Iterator[Key]:
     if issubclass(schema, BaseModel):
-        return {name: field.annotation for name, field in schema.model_fields.items()}
-    hints = typing.get_type_hints(schema)
-    return {field.name: hints[field.name] for field in dataclasses.fields(schema)}
+        for name, field in schema.model_fields.items():
+            default = REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
+            yield Key(name, field.annotation, default, field.description or _purpose(field.annotation))
+    else:
+        hints = typing.get_type_hints(schema)
+        for part in dataclasses.fields(schema):
+            made = part.default_factory
+            default = part.default if made is dataclasses.MISSING else made()
+            default = REQUIRED if default is dataclasses.MISSING else default
+            description = part.metadata.get("description") or _purpose(hints[part.name])
+            yield Key(part.name, hints[part.name], default, description)
 
 
-def _is_schema(kind: Any) -> bool:
+def _purpose(kind: Any) -> str:
+    """A section says what it is for."""
+    return inspect.cleandoc(kind.__doc__ or "") if is_schema(kind) else ""
+
+
+def is_schema(kind: Any) -> bool:
+    """Whether a key of this type is a section with keys of its own."""
     return inspect.isclass(kind) and (dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel))
 
 

@@ -13,6 +13,7 @@ import pytest
 from coterie import catalogue
 from coterie.cli.names import _settings, kind_of_algorithm
 from coterie.experiments.setup.schema import Experiment
+from coterie.toml_tables import keys
 
 Command = Callable[..., Any]
 PNG = b"\x89PNG"
@@ -92,6 +93,24 @@ def test_explain_says_what_settings_mean(coterie: Command) -> None:
     assert "mu1             float, default 1.0\n" in shown["kd-pdfl"]
 
 
+def test_explain_knows_the_keys_of_an_experiment(coterie: Command) -> None:
+    by_name = coterie("explain", "training.lr")
+    assert by_name.exit_code == 0, by_name.stderr
+    assert by_name.stdout == "training.lr  float, default 0.05  (learning rate)\n"
+    assert coterie("explain", "lr").stdout == by_name.stdout
+    assert coterie("explain", "peers").stdout == "peers  int, default 20  (number of peers)\n"
+
+
+def test_explain_shows_a_section_with_all_its_keys(coterie: Command) -> None:
+    lines = coterie("explain", "faults").stdout.splitlines()
+    assert lines[0] == "[faults]  What goes wrong on purpose."
+    assert [line.split()[0] for line in lines[2:]] == ["faults.churn", "faults.loss"]
+
+
+def test_every_key_says_what_it_means() -> None:
+    assert [key.name for key in keys(Experiment) if not key.description] == []
+
+
 def test_settings_are_explained_without_a_source_too() -> None:
     made = dataclasses.make_dataclass("Made", [("width", int, 3)])
     assert list(_settings(made)) == ["", "settings", "  width  int, default 3"]
@@ -106,10 +125,18 @@ def test_data_show_prints_and_plots_the_labels(coterie: Command, folder: Path) -
     assert [row[1] for row in rows] == list("000111")
     plot = folder / "label-histogram.png"
     assert plot.read_bytes().startswith(PNG)
-    refused = coterie(*options)
+
+
+def test_data_show_again_keeps_the_plots_before(coterie: Command, folder: Path) -> None:
+    (folder / "label-histogram.png").write_text("precious")
+    assert "plot: label-histogram-2.png" in coterie("data", "show", "--peers", "3").stdout
+    assert (folder / "label-histogram-2.png").read_bytes().startswith(PNG)
+    refused = coterie("data", "show", "--peers", "3", "--out", "label-histogram.png")
     assert refused.exit_code == 2
     assert "--force" in refused.stderr
-    assert coterie(*options, "--force").exit_code == 0
+    assert (folder / "label-histogram.png").read_text() == "precious"
+    assert "plot: label-histogram.png" in coterie("data", "show", "--peers", "3", "--force").stdout
+    assert (folder / "label-histogram.png").read_bytes().startswith(PNG)
 
 
 def test_data_show_shortens_a_long_list(coterie: Command, folder: Path) -> None:

@@ -8,20 +8,33 @@ from typing import Annotated
 import typer
 
 from coterie.cli.options import DATA_FLAGS, Asked, experiment_options
+from coterie.cli.running.folders import first_free
 from coterie.errors import RunFolderError
 from coterie.experiments.setup.config import resolve_to_run
 from coterie.reporting.tables import show as show_table
+
+PLOT = "label-histogram"
 
 
 @experiment_options(*DATA_FLAGS)
 def show(
     asked: Asked,
     *,
-    out: Annotated[Path, typer.Option(help="The plot.", metavar="FILE")] = Path("label-histogram.png"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The plot; default: label-histogram.png, with a number if that exists.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the plot if it exists.")] = False,
 ) -> None:
     """Print and plot each peer's labels."""
     experiment = resolve_to_run(asked.table())
+    if out is None:
+        out = Path(PLOT if force else first_free(PLOT, lambda name: Path(f"{name}.png").exists()))
+        out = out.with_suffix(".png")
     if out.exists() and not force:
         raise RunFolderError(
             f"{out} exists already; choose another file with --out, or replace it with --force"

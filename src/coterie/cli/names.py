@@ -19,8 +19,10 @@ from rich.text import Text
 
 from coterie import catalogue
 from coterie.errors import ConfigError
+from coterie.experiments.setup.schema import Experiment
 from coterie.registry import nearest, parse_call, readable
 from coterie.reporting.tables import show
+from coterie.toml_tables import REQUIRED, Key, is_schema, keys
 
 
 class Kind(StrEnum):
@@ -43,17 +45,35 @@ def list_names(
 
 def explain(
     name: Annotated[
-        str, typer.Argument(help="An algorithm, data set, model, partition or topology.", show_default=False)
+        str,
+        typer.Argument(
+            help="An algorithm, data set, model, partition or topology; or a key such as training.lr.",
+            show_default=False,
+        ),
     ],
 ) -> None:
     """Explain a name: equations, hyper-parameters, presets, differences from the paper."""
     bare = parse_call(name)[0]
     found = [kind for kind in Kind if bare in registry_of(kind)]
-    if not found:
-        everything = [entry for kind in Kind for entry in registry_of(kind)]
-        raise ConfigError(f"unknown name {bare!r}; {nearest(bare, everything)}")
     for kind in found:
         typer.echo("\n".join(_lines(kind, bare)))
+    if found:
+        return
+    known = list(keys(Experiment))
+    chosen = [key for key in known if key.name == bare or key.name.startswith(f"{bare}.")]
+    chosen = chosen or [key for key in known if key.name.endswith(f".{bare}")]
+    if not chosen:
+        everything = [entry for kind in Kind for entry in registry_of(kind)]
+        raise ConfigError(f"unknown name {bare!r}; {nearest(bare, [*everything, *(k.name for k in known)])}")
+    typer.echo("\n".join(map(_of_a_key, chosen)))
+
+
+def _of_a_key(key: Key) -> str:
+    """One line, or more for a section, whose keys follow."""
+    if is_schema(key.kind):
+        return f"[{key.name}]  {key.description}\n"
+    default = "required" if key.default is REQUIRED else f"default {key.default!r}"
+    return f"{key.name}  {readable(key.kind)}, {default}  ({key.description})"
 
 
 def registry_of(kind: Kind) -> Any:

@@ -57,9 +57,12 @@ class Execution(Section):
     top and are not counted.
     """
 
-    executor: Literal["auto", "stacked", "looped"] = "auto"
+    executor: Literal["auto", "stacked", "looped"] = Field(
+        default="auto",
+        description="stacked trains many peers at once, looped one after another; auto tries which is faster",
+    )
     workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
-    device: str = "cpu"
+    device: str = Field(default="cpu", description="where torch computes, such as cuda or cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
         description="of the products in training and measuring; parameters and messages stay float32",
@@ -85,21 +88,32 @@ class Faults(Section):
 class Experiment(Section):
     """Everything that determines a run. The same names work as flags, in TOML and in Python."""
 
-    algorithm: str = "local"
+    algorithm: str = Field(default="local", description="a name of `coterie list algorithms`")
     settings: dict[str, Any] = Field(default_factory=dict, description="the algorithm's hyper-parameters")
     preset: str | None = Field(default=None, description="a named set of the algorithm's hyper-parameters")
-    data: str = "digits"
+    data: str = Field(
+        default="digits", description="a name of `coterie list data`, or file.py:function of (peers, seed)"
+    )
     data_dir: str | None = Field(default=None, description="folder of data files; default: COTERIE_DATA")
-    model: str = ""
+    model: str = Field(
+        default="",
+        description="a name of `coterie list models`, or file.py:Class; empty: what suits the data",
+    )
     models: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
         description='peers with another model than `model`, such as {"mlp(64)": "10-19"}',
     )
-    partition: str = ""
-    topology: str = ""
-    peers: int = Field(default=20, ge=1)
-    rounds: int = Field(default=20, ge=1)
-    seed: int = Field(default=0, ge=0)
+    partition: str = Field(
+        default="",
+        description="who gets which samples, a name of `coterie list partitions`; empty: what suits the data",
+    )
+    topology: str = Field(
+        default="",
+        description="who may send to whom, a name of `coterie list topologies`; empty: full, or star",
+    )
+    peers: int = Field(default=20, ge=1, description="number of peers")
+    rounds: int = Field(default=20, ge=1, description="number of rounds")
+    seed: int = Field(default=0, ge=0, description="of everything random")
     init: Literal["same", "independent"] = Field(
         default="same", description="do all peers start from the same weights?"
     )
