@@ -4,8 +4,8 @@ from coterie.simulation.calibration import fastest_executor
 from coterie.simulation.checkpoint import load_checkpoint, save_checkpoint
 from coterie.simulation.engine import (
     POINTS,
-    Architecture,
     Evaluation,
+    HostedNetwork,
     PeerModels,
     RoundRecord,
     Simulation,
@@ -15,8 +15,8 @@ from coterie.simulation.router import Router, Traffic
 
 __all__ = [
     "POINTS",
-    "Architecture",
     "Evaluation",
+    "HostedNetwork",
     "PeerModels",
     "RoundRecord",
     "Router",

@@ -27,7 +27,7 @@ _Known: TypeAlias = dict[tuple[int, ...], tuple[Params, Scores, Scores | None]]
 
 
 @dataclass(frozen=True)
-class Architecture:
+class HostedNetwork:
     """Nodes that have another network than the others."""
 
     ids: Tensor
@@ -124,7 +124,7 @@ class Simulation:
     local_buffers: bool = False
     sealing: SealingKind = "plain"
     shards: Sequence[Tensor] | None = None
-    architectures: Sequence[Architecture] = ()
+    architectures: Sequence[HostedNetwork] = ()
 
     round: int = 0  # the next one
     blocks: list[_Block] = field(init=False)
@@ -253,7 +253,7 @@ class Simulation:
         ids = torch.cat([block.node.ids for block in self.blocks])
         return torch.cat(parts)[torch.argsort(ids)][: self.federation.peers]
 
-    def _node(self, part: Architecture) -> LearningNode:
+    def _node(self, part: HostedNetwork) -> LearningNode:
         executors = (self.executor, *(other.executor for other in self.architectures))
         return LearningNode(
             ids=part.ids,
@@ -270,7 +270,7 @@ class Simulation:
         )
 
 
-def cut(shards: Sequence[Tensor], usual: Executor, unusual: Sequence[Architecture]) -> list[Architecture]:
+def cut(shards: Sequence[Tensor], usual: Executor, unusual: Sequence[HostedNetwork]) -> list[HostedNetwork]:
     """Blocks of nodes with one network each, out of shards with any."""
     nodes = 1 + max(int(ids.max()) for ids in shards)
     which = torch.zeros(nodes, dtype=torch.long)
@@ -278,7 +278,7 @@ def cut(shards: Sequence[Tensor], usual: Executor, unusual: Sequence[Architectur
         which[architecture.ids] = number + 1
     executors = [usual, *(architecture.executor for architecture in unusual)]
     parts = [(ids[which[ids] == kind], executors[kind]) for ids in shards for kind in range(len(executors))]
-    return [Architecture(ids, executor) for ids, executor in parts if len(ids)]
+    return [HostedNetwork(ids, executor) for ids, executor in parts if len(ids)]
 
 
 def _measured(node: LearningNode, params: Params) -> Scores:

@@ -16,7 +16,7 @@ from coterie.algorithms.kd_pdfl import KDPDFL
 from coterie.errors import ConfigError
 from coterie.learning import Executor, ExecutorName, Workers
 from coterie.protocol.trees import named_tensors
-from coterie.simulation import Architecture, Simulation, load_checkpoint, save_checkpoint
+from coterie.simulation import HostedNetwork, Simulation, load_checkpoint, save_checkpoint
 
 BASE, HEAD = ("first.weight", "first.bias"), ("head.weight", "head.bias")
 PLAIN = {"exchange_every": 2, "broadcast": "none"}  # no local steps
@@ -148,7 +148,7 @@ def two_networks(
         seed=seed,
         rounds=10,
         own_module=own,
-        architectures=[Architecture(torch.tensor(DEEP), Executor(executor, other, workers))],
+        architectures=[HostedNetwork(torch.tensor(DEEP), Executor(executor, other, workers))],
         **more,
     )
 

@@ -22,7 +22,7 @@ from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory,
 from coterie.protocol import Params, Point
 from coterie.simulation import (
     POINTS,
-    Architecture,
+    HostedNetwork,
     PeerModels,
     RoundRecord,
     Simulation,
@@ -248,7 +248,7 @@ class _Runner:
             local_buffers=e.batchnorm == "local",
             sealing=e.execution.sealing,
             architectures=[
-                Architecture(
+                HostedNetwork(
                     torch.tensor(other.peers),
                     Executor(executor, other.module, workers, e.execution.precision),
                 )
