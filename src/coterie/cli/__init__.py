@@ -6,6 +6,7 @@ A command's module is imported when the command is called, so that the others co
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -182,6 +183,7 @@ def main() -> None:
     try:
         app(prog_name="coterie")
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done: a second Ctrl-C changes nothing
         try:
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as `head`, has gone; Python would complain at exit

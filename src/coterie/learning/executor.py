@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -78,13 +80,45 @@ class Workers:
                 future.cancel()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for the threads, whatever comes.
+
+        One that still computes when the interpreter ends is killed amid C++ code, which aborts the process.
+        """
+        with _interruptions_wait():
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _interruptions_wait() -> Iterator[None]:
+    """Signals that would raise an exception here, such as Ctrl-C, do so afterwards.
+
+    Python before 3.13 takes a thread for ended once an exception came while it was waited for.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no other has signal handlers
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(handler := signal.getsignal(number))
+    }
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in before:
+            if number in came:
+                signal.raise_signal(number)
 
 
 @contextmanager
