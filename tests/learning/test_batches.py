@@ -19,7 +19,7 @@ sizes = st.lists(st.integers(1, 23), min_size=1, max_size=6)
 
 def work(epochs: Tensor | None = None, repeat: int = 1, **settings: int) -> LocalWork:
     training = Training(epochs=repeat, **settings)
-    return LocalWork(training, SGD(), training.lr, epochs=epochs)
+    return LocalWork(training, SGD(), round=0, rounds=1, epochs=epochs)
 
 
 def seen(
