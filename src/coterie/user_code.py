@@ -1,10 +1,12 @@
 """The user's own code, written `path/to/file.py:name`: what it stands for, and calling it.
 
-Networks and data are named so. A file is executed once per version, and may import its neighbours.
+Networks and data are named so. A file is executed once per version, and may import its neighbours. A version
+is the content of the file and of what it imports from beside it.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import re
@@ -65,17 +67,72 @@ def _module(path: Path) -> ModuleType:
     path = path.expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    return _load(str(path.resolve()), path.stat().st_mtime_ns)
+    path = path.resolve()
+    version = hashlib.sha256(str(path).encode())
+    for file in files_behind(path):
+        version.update(file.read_bytes())
+    return _load(str(path), version.hexdigest()[:16])
+
+
+def files_behind(file: Path) -> list[Path]:
+    """The file, and then what it imports from beside it, and what that imports from there, by name."""
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path, file.parent)
+    return [file, *sorted(found - {file})]
+
+
+def files_named_in(file: Path) -> list[Path]:
+    """The files whose names stand as texts in a Python file, seen from its folder or from the current one."""
+    texts = {
+        node.value
+        for node in ast.walk(_parsed(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) < 256
+    }
+    named = {folder / text for text in texts if text.isprintable() for folder in (file.parent, Path.cwd())}
+    return sorted(path for path in named if path.is_file())
+
+
+def _imported(file: Path, folder: Path) -> list[Path]:
+    """The modules that a file imports and that are found below `folder`."""
+    found: list[Path] = []
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.Import):
+            wanted = [(folder, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = [file, *file.parents][node.level] if node.level else folder
+            module = node.module or ""
+            wanted = [(start, f"{module}.{alias.name}".strip(".")) for alias in node.names]
+        else:
+            continue
+        for start, dotted in wanted:
+            for depth in range(dotted.count(".") + 1):
+                *packages, name = dotted.split(".")[: depth + 1]
+                place = start.joinpath(*packages)
+                found += [p for p in (place / f"{name}.py", place / name / "__init__.py") if p.is_file()]
+    return found
+
+
+def _parsed(file: Path) -> ast.Module:
+    """An empty module for what is no Python: loading it will say why."""
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 @lru_cache(maxsize=32)
-def _load(path: str, modified: int) -> ModuleType:
-    """Execute the file once per version: `modified` makes an edited file load again."""
-    version = hashlib.sha256(f"{modified} {path}".encode()).hexdigest()[:16]
+def _load(path: str, version: str) -> ModuleType:
+    """Execute the file once per version: an edited one is loaded again, with its edited neighbours."""
     module_name = f"coterie_user_{Path(path).stem}_{version}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None  # holds for every name ending in .py
     module = importlib.util.module_from_spec(spec)
+    _forget(files_behind(Path(path))[1:])
     sys.modules[module_name] = module  # dataclasses and pickle look classes up there
     try:
         with _importing_from(str(Path(path).parent)):
@@ -84,6 +141,14 @@ def _load(path: str, modified: int) -> ModuleType:
         del sys.modules[module_name]
         raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
+
+
+def _forget(files: list[Path]) -> None:
+    """Let the next import execute these files again."""
+    paths = {str(file) for file in files}
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) in paths:
+            del sys.modules[name]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cell import FACTS, is_finished
+from coterie.experiments.cells.cell import FACTS, breakage, is_finished
 from coterie.experiments.cells.paper_schema import NUMBERS, check_metric
 
 Array = NDArray[np.float64]
@@ -128,9 +128,12 @@ class Record:
 
 
 def read_record(folder: Path) -> Record | None:
-    """None if the cell is not finished; RunFolderError if any of its files is missing or damaged."""
+    """None if the cell is not finished, or not what was last asked for, as its breakage then says.
+
+    RunFolderError if any of its files is missing or damaged.
+    """
     with _reading(folder):
-        if not is_finished(folder):
+        if not is_finished(folder) or breakage(folder) is not None:
             return None
     record = Record(folder, _read_json(folder, "result.json"), _read_json(folder, FACTS))
     record.require_readable()

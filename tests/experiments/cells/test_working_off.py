@@ -167,20 +167,36 @@ def test_a_broken_cell_is_reported_and_the_others_finish(tmp_path: Path) -> None
 
 
 def test_a_repaired_cell_is_no_longer_broken(tmp_path: Path) -> None:
-    source = tmp_path / "own.py"
-    source.write_text("def load(peers, seed):\n    raise OSError('no disk')\n")
-    one = cell(data=f"{source}:load")
-    with CellRunner(tmp_path / "cells") as runner:
-        assert "no disk" in runner.work_off([one])[one.name]
+    source, disk = tmp_path / "own.py", tmp_path / "disk"
     lines = (
         "from coterie import data",
         "def load(peers, seed):",
+        f"    open({str(disk)!r} + '/mounted').close()",
         "    return data.load('digits', peers=4, seed=0)",
     )
     source.write_text("\n".join(lines))
+    one = cell(data=f"{source}:load")
+    with CellRunner(tmp_path / "cells") as runner:
+        assert "mounted" in runner.work_off([one])[one.name]
+    disk.mkdir()
+    (disk / "mounted").touch()
     with CellRunner(tmp_path / "cells") as runner:
         assert runner.work_off([one]) == {}
     assert breakage(tmp_path / "cells" / one.name) is None
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_edited_loader_is_not_run_under_its_old_name(tmp_path: Path, jobs: int) -> None:
+    source = tmp_path / "own.py"
+    source.write_text("def load(peers, seed): ...\n")
+    planned = [cell(data=f"{source}:load", seed=seed) for seed in (0, 1)]
+    names = {one.name for one in planned}
+    source.write_text("def load(peers, seed): ...  # edited\n")
+    with CellRunner(tmp_path / "cells", jobs=jobs) as runner:
+        broken = runner.work_off(planned)
+    assert set(broken) == names
+    assert all("edited since the command began" in message for message in broken.values())
+    assert not any((tmp_path / "cells" / name).exists() for name in names)
 
 
 def test_processes_give_the_same_and_survive_one_that_dies(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A cell: one run of those that a sweep or a paper's table is made of, in a folder of its own.
 
-A cell's folder is named after a fingerprint of its experiment. So a finished cell is found again whoever asks
-for it, a changed experiment is another cell, and two tables that need the same run share it.
+A cell's folder is named after a fingerprint of its experiment and of the user's own files. So a finished cell
+is found again whoever asks for it, a changed experiment or network is another cell, and two tables that need
+the same run share it.
 
     <folder>/<cell>/                a run folder (see `runs.folder`), and
     <folder>/<cell>/facts.json      what the records lack: clusters, majority-class floor, collaboration
@@ -10,6 +11,7 @@ for it, a changed experiment is another cell, and two tables that need the same 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -32,9 +34,9 @@ class Cell:
     experiment: Experiment
     labels: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of its folder; files that are edited from now on do not change it."""
         e = self.experiment
         words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{e.algorithm}-{Path(e.data).name}").strip("-.")
         return f"{words}-s{e.seed}-{fingerprint(e)}"

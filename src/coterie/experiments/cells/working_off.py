@@ -95,7 +95,8 @@ class CellRunner:
             def watch(record: Any, history: Any, cell: Cell = cell) -> None:
                 notify(Event("round", cell, record.round + 1))
 
-            message = work_off(cell, self.where, watch)
+            message = _edited(Cell(cell.experiment), cell.name, self.where)
+            message = message or work_off(cell, self.where, watch)
             _tell_end(cell, message, notify)
             if message is not None:
                 broken[cell.name] = message
@@ -141,7 +142,17 @@ def _is_kept(cell: Cell, folder: Path) -> bool:
         RunFolder(folder).require_same(cell.experiment)
     except CoterieError:
         return False
+    forget_breakage(folder)
     return True
+
+
+def _edited(now: Cell, planned: str, where: Path) -> str | None:
+    """The message if the user's files are no longer those that the cell was planned with."""
+    if now.name == planned:
+        return None
+    message = "its files were edited since the command began; give the command again"
+    note_breakage(where / planned, message)
+    return message
 
 
 def _tell_end(cell: Cell, message: str | None, notify: Notify) -> None:
@@ -165,7 +176,7 @@ class _Worker:
     def give(self, cell: Cell) -> None:
         self.cell = cell
         with contextlib.suppress(OSError):  # it died meanwhile: `receive` will say so
-            self.connection.send((cell.experiment.model_dump(mode="json"), dict(cell.labels)))
+            self.connection.send((cell.experiment.model_dump(mode="json"), dict(cell.labels), cell.name))
 
     def receive(self) -> tuple[str, Any]:
         try:
@@ -188,7 +199,7 @@ def _work(connection: Any, where: str) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            table, labels = connection.recv()
+            table, labels, name = connection.recv()
         except (EOFError, OSError):
             return
         cell = Cell(Experiment.model_validate(table), labels)
@@ -197,7 +208,7 @@ def _work(connection: Any, where: str) -> None:
             _tell(connection, "round", record.round + 1)
 
         try:
-            message = work_off(cell, Path(where), watch)
+            message = _edited(cell, name, Path(where)) or work_off(cell, Path(where), watch)
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
         _tell(connection, "done", message)

@@ -1,7 +1,7 @@
 """A run as a folder: config, environment, append-only records, a checkpoint, the result.
 
     config.toml             the experiment with all its defaults filled in
-    environment.json        versions, machine, and the executor that was chosen
+    environment.json        versions, machine, the executor that was chosen, digests of the files that decide
     *.csv, *.jsonl          what happened in each round: see `runs.records`
     checkpoint.safetensors  the state after the last saved round
     result.json             written at the end
@@ -25,6 +25,7 @@ import torch
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
 from coterie.experiments.runs.records import RunRecords
 from coterie.experiments.setup.config import reads_files, resolve
+from coterie.experiments.setup.contents import contents
 from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.files import alone, write_atomically
@@ -66,7 +67,7 @@ class RunFolder:
         folder._made = made
         try:
             _refuse_used(path)  # somebody may have been faster, and finished
-            environment = json.dumps(_environment(executor), indent=2)
+            environment = json.dumps({**_environment(executor), "files": contents(experiment)}, indent=2)
             write_atomically(path / "environment.json", environment.encode())
             write_atomically(path / "config.toml", experiment.to_toml().encode())
         except BaseException:
@@ -141,6 +142,23 @@ class RunFolder:
             raise OtherRunError(
                 f"{self.path} was run with the data files in {old}, not with those in {new}; choose another "
                 "folder for these, or delete it"
+            )
+        self._require_same_files(experiment)
+
+    def _require_same_files(self, experiment: Experiment) -> None:
+        """Refuse to mix what a user's file gave before and after it was edited."""
+        now = contents(experiment)
+        written = (self.path / "environment.json").is_file()
+        before = self._json("environment.json").get("files") if written else None
+        if before is None:  # by a version that did not write it
+            return
+        changed = [path for path in now if before.get(path) != now[path]]
+        changed += [path for path in before if path not in now]
+        if changed:
+            names = ", ".join(dict.fromkeys(Path(path).name for path in changed))
+            raise OtherRunError(
+                f"{names} changed since the run in {self.path} began, and its results are those of before; "
+                "start it again in another folder, or undo the change"
             )
 
     def _json(self, name: str) -> dict[str, Any]:

@@ -157,6 +157,7 @@ def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer 
     """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
     folder = RunFolder(run_dir)
     experiment = folder.experiment()
+    folder.require_same(experiment)  # the files that it names may be others now
     with folder.claim():
         return _Runner(prepare(experiment, objects), observer).resume(folder)
 

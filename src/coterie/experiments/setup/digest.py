@@ -6,7 +6,8 @@ Two files give one digest when they resolve to the same experiment: in any order
 written out or not, in any folder. Left out is what may differ from machine to machine: where the data files
 are, and how the machine computes. The user's own files count by their content, not by their path.
 
-`fingerprint` is equal for experiments that give equal results on this machine, where a path says enough.
+`fingerprint` is equal for experiments that give equal results on this machine: it is of the text, paths
+included, and of what is in the user's own files.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.catalogue import augmentations, models, partitions, sources, topologies
-from coterie.errors import ConfigError
 from coterie.experiments.setup.config import build_algorithm
+from coterie.experiments.setup.contents import contents, digest_of, digest_of_code
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
 from coterie.training import parts_of
@@ -56,14 +57,14 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
         return text
     if is_file_reference(text):
         file, name = split_reference(text)
-        return {"file": _content(file), "name": name}
+        return {"file": digest_of_code(file), "name": name}
     name, positional, keywords = parse_call(text, registry.kind)
     bound = inspect.signature(registry[name]).bind(*positional, **keywords)
     bound.apply_defaults()
     arguments = {key: _value(value) for key, value in bound.arguments.items()}
     if name == "edges":
         first = next(iter(arguments))
-        arguments[first] = _content(str(bound.arguments[first]))
+        arguments[first] = digest_of(Path(str(bound.arguments[first])).expanduser())
     return {"name": name, "arguments": arguments}
 
 
@@ -82,16 +83,11 @@ def _value(value: Any) -> Any:
         return text.lower() if text.lower() in ("true", "false") else text
 
 
-def _content(file: str) -> str:
-    try:
-        return hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-
-
 def fingerprint(experiment: Experiment) -> str:
     """Equal for experiments that give equal results; a new key with its default changes nothing."""
     table = _without_defaults(what_matters(experiment), what_matters(Experiment()))
+    if files := contents(experiment):
+        table["files"] = files
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:10]
 
 
