@@ -21,6 +21,7 @@ from typing import Any
 from coterie.errors import ConfigError, DataError
 from coterie.registry import nearest
 
+_DATA = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".pt", ".safetensors")
 _REFERENCE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[^:]*))?", re.DOTALL)
 
 
@@ -87,13 +88,14 @@ def files_behind(file: Path) -> list[Path]:
 
 
 def files_named_in(file: Path) -> list[Path]:
-    """The files whose names stand as texts in a Python file, seen from its folder or from the current one."""
+    """The data files whose names stand in a Python file, seen from its folder or from the current one."""
     texts = {
         node.value
         for node in ast.walk(_parsed(file))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) < 256
     }
-    named = {folder / text for text in texts if text.isprintable() for folder in (file.parent, Path.cwd())}
+    texts = {text for text in texts if text.isprintable() and text.lower().endswith(_DATA)}
+    named = {folder / text for text in texts for folder in (file.parent, Path.cwd())}
     return sorted(path for path in named if path.is_file())
 
 

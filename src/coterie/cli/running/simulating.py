@@ -15,8 +15,8 @@ from coterie.cli.running.progress import Progress
 from coterie.errors import CoterieError, RunFolderError
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.running import Run, run_or_resume
-from coterie.experiments.setup.config import build_algorithm
-from coterie.experiments.setup.prepare import prepare
+from coterie.experiments.setup.dealing import Dealer
+from coterie.experiments.setup.prepare import Objects, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
 from coterie.reporting import tables
@@ -36,25 +36,35 @@ def run_and_show(experiment: Experiment | None, folder: Path, output: Output) ->
 
 
 def run_plan(plan: list[Planned], folder: Path, quiet: bool) -> list[Run]:
-    """Run what has not been run; of what has, read the result."""
-    plan = in_own_folders(plan)
-    _check_all([planned.experiment for planned in plan])
+    """Run what has not been run; of what has, read the result. All runs of a seed have the same data."""
+    plan, dealer = in_own_folders(plan), Dealer()
+    _check_all(plan, dealer)
     _write_plan(plan, folder)
     command = f"coterie compare --resume {folder}"
-    runs = []
+    runs: dict[str, Run] = {}
     try:
         with Progress(quiet, lines=3) as progress:
-            for planned in plan:
-                place = folder / planned.folder
-                runs.append(
-                    _run_in(place, planned.experiment, progress, command=command, label=planned.label)
+            for planned in _by_seed(plan):
+                experiment, objects = dealer(planned.experiment)
+                runs[planned.folder] = _run_in(
+                    folder / planned.folder,
+                    experiment,
+                    progress,
+                    command=command,
+                    label=planned.label,
+                    objects=objects,
                 )
     except CoterieError:
         if not any(folder.glob("*/config.toml")):  # nothing ran: leave nothing behind
             (folder / PLAN).unlink()
             folder.rmdir()
         raise
-    return runs
+    return [runs[planned.folder] for planned in plan]
+
+
+def _by_seed(plan: list[Planned]) -> list[Planned]:
+    """All algorithms on one seed's data, then on the next: one seed's data are in memory at a time."""
+    return sorted(plan, key=lambda planned: planned.experiment.seed)
 
 
 def show_plan(plan: list[Planned], runs: list[Run], folder: Path, output: Output) -> None:
@@ -74,13 +84,19 @@ def show_plan(plan: list[Planned], runs: list[Run], folder: Path, output: Output
 
 
 def _run_in(
-    folder: Path, experiment: Experiment, progress: Progress, *, command: str, label: str = ""
+    folder: Path,
+    experiment: Experiment,
+    progress: Progress,
+    *,
+    command: str,
+    label: str = "",
+    objects: Objects | None = None,
 ) -> Run:
     """Run in a new folder, or resume what the folder holds; `command` is said if it is interrupted."""
     point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
     watcher = progress.watch(label or experiment.algorithm, experiment.rounds, point)
     with running(folder, command):
-        return run_or_resume(experiment, folder, observer=watcher)
+        return run_or_resume(experiment, folder, objects=objects, observer=watcher)
 
 
 def _experiment_in(folder: Path) -> Experiment:
@@ -91,13 +107,14 @@ def _experiment_in(folder: Path) -> Experiment:
     return experiment
 
 
-def _check_all(experiments: list[Experiment]) -> None:
+def _check_all(plan: list[Planned], dealer: Dealer) -> None:
     """Find out now, not after an hour, that the third algorithm cannot run on this data or topology."""
-    for number, experiment in enumerate(experiments):
-        facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
-        demanding = facts.clusters or build_algorithm(experiment).needs_both_ways()
-        if number == 0 or (demanding and experiment.seed == experiments[0].seed):
-            prepare(experiment)
+    for planned in _by_seed(plan):
+        experiment, objects = dealer(planned.experiment)
+        try:
+            prepare(experiment, objects)
+        except CoterieError as error:
+            raise type(error)(f"{planned.label}: {error}") from error
 
 
 def _write_plan(plan: list[Planned], folder: Path) -> None:

@@ -13,6 +13,7 @@ import typer
 from coterie.cli.interruption import same_command_goes_on
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, Quiet
+from coterie.cli.problems import complain
 from coterie.cli.running import folders
 from coterie.cli.running.compare import give_hub_its_star, on_the_same_data
 from coterie.cli.running.reproduce import Jobs, TablesOnly
@@ -74,10 +75,13 @@ def sweep(
     folder = out or _default_folder(cells)
 
     from coterie.cli.running.cells import report_sweep, work_off  # PyTorch
+    from coterie.reporting.comparison import different_data
 
     broken = {} if tables_only else work_off("sweep", cells, folder, jobs, quiet)
     swept = report_sweep(cells, folder, compare, target, json, quiet)
-    if broken or any(one.unreadable for one in swept):
+    if unfair := different_data(swept):
+        complain(unfair)
+    if broken or unfair or any(one.unreadable for one in swept):
         raise typer.Exit(1)
 
 

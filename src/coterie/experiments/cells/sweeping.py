@@ -15,7 +15,7 @@ from coterie.experiments.setup.config import override
 from coterie.registry import nearest
 
 _COMMAS_OUTSIDE_BRACKETS = re.compile(r",(?![^(\[]*[)\]])")
-_SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
+SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _require_same_data(cells: Sequence[Cell], key: str, first: str, second: str)
     found: dict[Any, dict[str, Any]] = {}
     for cell in cells:
         others = tuple((k, v) for k, v in cell.labels.items() if k != key)
-        data = cell.experiment.model_dump(include=_SAME_DATA)
+        data = cell.experiment.model_dump(include=SAME_DATA)
         found.setdefault(others, {})[str(cell.labels[key])] = data
     for by_value in found.values():
         if by_value.get(first) != by_value.get(second):

@@ -7,7 +7,6 @@ as broken and the others go on. Whatever is finished stays finished when all is 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -35,7 +34,7 @@ from coterie.experiments.cells.cell import (
 )
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.running import Observer, Run, run_or_resume
-from coterie.experiments.setup.prepare import Objects, deal
+from coterie.experiments.setup.dealing import Dealer, data_digest
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import alone, write_atomically
 
@@ -88,15 +87,15 @@ class CellRunner:
         return self._beside_each_other(todo, notify)
 
     def _here(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
-        broken = {}
+        broken, dealer = {}, Dealer()
         for cell in todo:
             notify(Event("started", cell))
 
             def watch(record: Any, history: Any, cell: Cell = cell) -> None:
                 notify(Event("round", cell, record.round + 1))
 
-            message = _edited(Cell(cell.experiment), cell.name, self.where)
-            message = message or work_off(cell, self.where, watch)
+            message = _edited(Cell(cell.experiment), cell.name)
+            message = message or work_off(cell, self.where, watch, dealer)
             _tell_end(cell, message, notify)
             if message is not None:
                 broken[cell.name] = message
@@ -146,13 +145,10 @@ def _is_kept(cell: Cell, folder: Path) -> bool:
     return True
 
 
-def _edited(now: Cell, planned: str, where: Path) -> str | None:
+def _edited(now: Cell, planned: str) -> str | None:
     """The message if the user's files are no longer those that the cell was planned with."""
-    if now.name == planned:
-        return None
-    message = "its files were edited since the command began; give the command again"
-    note_breakage(where / planned, message)
-    return message
+    edited = "its files were edited since the command began; give the command again"
+    return None if now.name == planned else edited
 
 
 def _tell_end(cell: Cell, message: str | None, notify: Notify) -> None:
@@ -197,6 +193,7 @@ def _work(connection: Any, where: str) -> None:
     """What a worker process does: cells, one after the other, until nobody sends any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     torch.set_num_threads(1)
+    dealer = Dealer()
     while True:
         try:
             table, labels, name = connection.recv()
@@ -208,7 +205,7 @@ def _work(connection: Any, where: str) -> None:
             _tell(connection, "round", record.round + 1)
 
         try:
-            message = _edited(cell, name, Path(where)) or work_off(cell, Path(where), watch)
+            message = _edited(cell, name) or work_off(cell, Path(where), watch, dealer)
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
         _tell(connection, "done", message)
@@ -221,7 +218,9 @@ def _tell(connection: Any, kind: str, value: Any) -> None:
         sys.exit()
 
 
-def work_off(cell: Cell, where: Path, observer: Observer | None = None) -> str | None:
+def work_off(
+    cell: Cell, where: Path, observer: Observer | None = None, dealer: Dealer | None = None
+) -> str | None:
     """Run a cell, or resume it, or leave it if it is finished; the message if it breaks."""
     folder = where / cell.name
     try:
@@ -233,7 +232,7 @@ def work_off(cell: Cell, where: Path, observer: Observer | None = None) -> str |
             if is_finished(folder):
                 RunFolder(folder).require_same(cell.experiment)
             else:
-                _run_or_resume(cell.experiment, folder, observer)
+                _run_or_resume(cell.experiment, folder, dealer or Dealer(), observer)
         except Exception as error:  # whatever it is, the other cells must go on
             message = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
             note_breakage(folder, message)
@@ -242,30 +241,17 @@ def work_off(cell: Cell, where: Path, observer: Observer | None = None) -> str |
     return None
 
 
-def _run_or_resume(experiment: Experiment, folder: Path, observer: Observer | None) -> None:
+def _run_or_resume(experiment: Experiment, folder: Path, dealer: Dealer, observer: Observer | None) -> None:
     # Cells run beside each other, so each has one thread.
     execution = experiment.execution.model_copy(update={"workers": 1})
-    federation, partition = _dealt(_data_of(experiment))
-    experiment = experiment.model_copy(update={"execution": execution, "partition": partition})
+    experiment, objects = dealer(experiment.model_copy(update={"execution": execution}))
+    assert objects.dealt is not None
     stored = RunFolder(folder)
     if folder.exists() and not stored.holds_run:  # killed before it had started: nothing is lost
         shutil.rmtree(folder)
-    done = run_or_resume(experiment, folder, objects=Objects(dealt=federation), observer=observer)
-    write_atomically(folder / FACTS, json.dumps(_facts(done, federation)).encode())
+    done = run_or_resume(experiment, folder, objects=objects, observer=observer)
+    write_atomically(folder / FACTS, json.dumps(_facts(done, objects.dealt)).encode())
     stored.checkpoint.unlink(missing_ok=True)  # models of many cells would fill the disk
-
-
-def _data_of(experiment: Experiment) -> str:
-    """The part of an experiment that decides the data, as text; the rest is left at its defaults."""
-    kept = {"data", "data_dir", "partition", "peers", "seed", "splitting", "evaluation"}
-    return experiment.model_dump_json(include=kept)
-
-
-@functools.lru_cache(maxsize=1)
-def _dealt(data: str) -> tuple[Federation, str]:
-    """The federation and its partition: the next cell often needs the data that this one has loaded."""
-    federation, experiment = deal(Experiment.model_validate_json(data), Objects())
-    return federation, experiment.partition
 
 
 def _facts(run: Run, federation: Federation) -> dict[str, Any]:
@@ -278,6 +264,7 @@ def _facts(run: Run, federation: Federation) -> dict[str, Any]:
         "majority_floor": own,
         "majority_floor_global": common,
         "shares": shares,
+        "data": data_digest(run.experiment, federation),
     }
 
 

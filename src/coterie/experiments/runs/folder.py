@@ -60,15 +60,18 @@ class RunFolder:
         return (self.path / "config.toml").exists()
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, executor: str) -> RunFolder:
-        """Make a new folder and claim it; one that already holds something is never touched."""
+    def create(cls, path: Path, experiment: Experiment, executor: str, data: str | None = None) -> RunFolder:
+        """Make a new folder and claim it; one that already holds something is never touched.
+
+        data: a digest of everyone's samples, where only they can tell whether others have the same.
+        """
         made = _make(path)
         folder = cls(path).claim()
         folder._made = made
         try:
             _refuse_used(path)  # somebody may have been faster, and finished
-            environment = json.dumps({**_environment(executor), "files": contents(experiment)}, indent=2)
-            write_atomically(path / "environment.json", environment.encode())
+            environment = {**_environment(executor), "files": contents(experiment), "data": data}
+            write_atomically(path / "environment.json", json.dumps(environment, indent=2).encode())
             write_atomically(path / "config.toml", experiment.to_toml().encode())
         except BaseException:
             folder.close()
@@ -159,6 +162,15 @@ class RunFolder:
             raise OtherRunError(
                 f"{names} changed since the run in {self.path} began, and its results are those of before; "
                 "start it again in another folder, or undo the change"
+            )
+
+    def require_same_data(self, experiment: Experiment, data: str | None) -> None:
+        """Refuse to go on with other samples than those that the run began with."""
+        before = self._json("environment.json").get("data")
+        if before is not None and before != data:
+            raise OtherRunError(
+                f"{experiment.data} returned other data than when the run in {self.path} began; let it "
+                "return the same for the same `peers` and `seed`, or start again in another folder"
             )
 
     def _json(self, name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from coterie.errors import ConfigError, DamagedRunError
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.records import History
 from coterie.experiments.runs.result import result_of
+from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
@@ -193,14 +194,19 @@ class _Runner:
             name = self._executor_name(workers)
             if run_dir is None:
                 return self._step_to_end(self._simulation(name, workers), History(), None)
-            with RunFolder.create(run_dir, self.experiment, name) as folder:
+            with RunFolder.create(run_dir, self.experiment, name, self._data_digest) as folder:
                 try:
                     return self._step_to_end(self._simulation(name, workers), History(), folder)
                 except ConfigError:  # some mistakes show only when training starts
                     folder.withdraw()
                     raise
 
+    @property
+    def _data_digest(self) -> str | None:
+        return data_digest(self.experiment, self.prepared.federation)
+
     def resume(self, folder: RunFolder) -> Run:
+        folder.require_same_data(self.experiment, self._data_digest)
         with self._workers() as workers, pinned_threads(1):
             name = cast(ExecutorName, folder.executor())
             simulation = self._simulation(name, workers)

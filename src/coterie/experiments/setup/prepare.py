@@ -221,7 +221,7 @@ def deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experime
 def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
     data = objects.data
     if data is None and is_file_reference(experiment.data):
-        data = _call_user_data(experiment.data, experiment.peers, experiment.seed)
+        data = call_user_data(experiment.data, experiment.peers, experiment.seed)
     if data is None:
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
@@ -285,7 +285,7 @@ def _refuse_nan(data: Federation) -> None:
     raise DataError(f"{int(bad.sum())} samples have NaN or infinite values{whose}; clean or drop them")
 
 
-def _call_user_data(reference: str, peers: int, seed: int) -> Any:
+def call_user_data(reference: str, peers: int, seed: int) -> Any:
     """The user's `load(peers, seed)`: a Source, a Federation, or one data set per peer."""
     data = call_for_data(reference, peers, seed)
     if not isinstance(data, (Source, Federation, Sequence)):

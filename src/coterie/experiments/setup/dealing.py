@@ -1,0 +1,53 @@
+"""The same data for all runs of a comparison: a user's loader is called once per seed, not once per run."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from coterie.data import Federation
+from coterie.experiments.setup.prepare import Objects, call_user_data, deal
+from coterie.experiments.setup.schema import Experiment
+from coterie.user_code import is_file_reference
+
+_DECIDES_DATA = {"data", "data_dir", "partition", "peers", "seed", "splitting", "evaluation"}
+
+
+class Dealer:
+    """Gives experiments their data; what a user's function returned is kept: it may not return it again.
+
+    Of the catalogue's data only the last are kept: the next run often needs them, and loading gives the same.
+    """
+
+    def __init__(self) -> None:
+        self._returned: dict[tuple[str, int, int], Any] = {}
+        self._last: tuple[str, Federation, str] | None = None
+
+    def __call__(self, experiment: Experiment) -> tuple[Experiment, Objects]:
+        """The experiment, whose partition is `own` if the data belonged to peers before, and its data."""
+        text = experiment.model_dump_json(include=_DECIDES_DATA)
+        if self._last is None or self._last[0] != text:
+            federation, dealt = deal(experiment, Objects(data=self._own_data(experiment)))
+            self._last = text, federation, dealt.partition
+        _, federation, partition = self._last
+        return experiment.model_copy(update={"partition": partition}), Objects(dealt=federation)
+
+    def _own_data(self, experiment: Experiment) -> Any:
+        if not is_file_reference(experiment.data):
+            return None
+        key = experiment.data, experiment.peers, experiment.seed
+        if key not in self._returned:
+            self._returned[key] = call_user_data(*key)
+        return self._returned[key]
+
+
+def data_digest(experiment: Experiment, federation: Federation) -> str | None:
+    """Of everyone's samples, where a user's function returned them; other data follow from text and files."""
+    if not is_file_reference(experiment.data):
+        return None
+    digest = hashlib.sha256()
+    parts = (federation.train, federation.validation, federation.test)
+    for tensor in (federation.x, federation.y, *(value for p in parts for value in (p.index, p.offsets))):
+        digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
