@@ -217,3 +217,32 @@ def test_a_source_made_by_hand_must_have_the_right_types():
     x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
     with pytest.raises(DataError, match="from_arrays converts"):
         Source(x.double(), y, x.double(), y, n_classes=1)
+
+
+def test_whole_numbers_that_are_amounts_are_no_classes() -> None:
+    """442 integer targets of a regression, as in scikit-learn's diabetes, became 347 classes."""
+    x, amounts = np.zeros((442, 3)), np.arange(442) % 322 + 25
+    for refused in (lambda: from_arrays(x, amounts), lambda: from_peers([(x, amounts)])):
+        with pytest.raises(DataError, match=r"25 to 346 would make 347 classes for 442 samples.*np\.digitize"):
+            refused()
+    assert from_arrays(x, amounts, n_classes=347).n_classes == 347
+    assert from_arrays(x, amounts.astype(str)).n_classes == 322
+
+
+def test_many_classes_with_two_samples_each_are_classes() -> None:
+    assert from_arrays(np.zeros((60, 1)), np.arange(60) % 30).n_classes == 30
+    assert from_arrays(np.zeros((20, 1)), np.arange(20)).n_classes == 20
+
+
+def test_labels_from_1_are_refused_with_the_way_to_go_on() -> None:
+    x, y = np.zeros((12, 2)), np.arange(12) % 3 + 1
+    for refused in (lambda: from_arrays(x, y), lambda: from_peers([(x, y)])):
+        with pytest.raises(DataError, match="labels run from 1 to 3, and class 0 would be empty.*n_classes=4"):
+            refused()
+    assert from_arrays(x, y - 1).n_classes == 3
+    assert from_arrays(x, y, n_classes=4).n_classes == 4
+
+
+def test_a_peer_may_lack_class_0() -> None:
+    one, other = (np.zeros((6, 2)), np.array([1, 2] * 3)), (np.zeros((6, 2)), np.array([0, 1] * 3))
+    assert from_peers([one, other]).n_classes == 3

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from coterie.data.federation import Federation, Split
-from coterie.data.own.values import codes_of, numbers, one_per_sample, plain_array, samples
+from coterie.data.own.values import codes_of, numbers, one_per_sample, plain_array, refuse_doubtful_classes, samples
 from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
 from coterie.errors import ConfigError, DataError
 from coterie.randomness import numpy_generator
@@ -33,7 +33,8 @@ def from_arrays(
 ) -> Source:
     """A source made of your own arrays or tensors, to be split among peers by any partition.
 
-    Labels may be whole numbers from 0, or names. Without a test set, `test_fraction` of the samples
+    Labels may be whole numbers from 0, or names. Numbers that are hardly classes, such as amounts or 1 to k, are
+    refused unless `n_classes` or `class_names` is given. Without a test set, `test_fraction` of the samples
     is held out, evenly over the values of the first column, or over the labels. With a test set,
     each column is a pair (train values, test values). Samples are cast to float32, not scaled.
     """
@@ -66,6 +67,9 @@ def from_arrays(
                 f"{len(parts[1])} training and {len(parts[3])} test samples"
             )
     classes = n_classes or max(len(names), *(int(part.max()) + 1 for part in labels))
+    refuse_too_many_classes(classes)
+    if not (n_classes or names):
+        refuse_doubtful_classes(torch.cat(labels), "y" if y_test is None else "y and y_test")
     return Source(*parts, n_classes=classes, names=names if len(names) == classes else (), columns=table)
 
 
@@ -107,6 +111,8 @@ def from_peers(
         raise DataError(f"labels are counted from 0, and one is {int(y.min())}")
     classes = n_classes or max(len(class_names), int(y.max()) + 1)
     refuse_too_many_classes(classes)
+    if not (n_classes or class_names):
+        refuse_doubtful_classes(y, "all peers' labels together")
     if int(y.max()) >= classes:
         raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, but there are {classes} classes")
     sizes = [torch.tensor([len(labels) for _, labels in part]) for part in parts]

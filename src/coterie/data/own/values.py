@@ -11,6 +11,8 @@ from torch import Tensor
 
 from coterie.errors import DataError
 
+_FEW_CLASSES = 20  # so many may have a single sample each
+
 
 def samples(values: Any, where: str) -> Tensor:
     """(n, *shape) float32."""
@@ -61,6 +63,22 @@ def codes_of(array: NDArray[Any], where: str) -> tuple[NDArray[Any], NDArray[np.
             f"{where}: all values must be of one type, all numbers or all text ({error})"
         ) from error
     return values, codes.astype(np.int64)
+
+
+def refuse_doubtful_classes(y: Tensor, where: str) -> None:
+    """Fail on whole numbers that are hardly classes counted from 0; who gives n_classes knows what they are."""
+    first, last, n = int(y.min()), int(y.max()), len(y)
+    if last >= _FEW_CLASSES and 2 * (last + 1) > n:
+        raise DataError(
+            f"{where}: whole numbers from {first} to {last} would make {last + 1} classes for {n} samples; if "
+            "they are amounts, put them into a few classes, for instance with np.digitize; if they are "
+            f"classes, number them 0, 1, 2, ..., or give n_classes={last + 1}"
+        )
+    if first == 1:
+        raise DataError(
+            f"{where}: labels run from 1 to {last}, and class 0 would be empty; pass labels - 1, or "
+            f"n_classes={last + 1} if there is a class 0 without samples"
+        )
 
 
 def plain_array(values: Any, where: str) -> NDArray[Any]:
