@@ -95,7 +95,7 @@ class Asked:
             _choose_algorithm(table, said)
         for assignment in self.sets:
             override(said, assignment)
-        return _merged(table, with_absolute_paths(said, Path.cwd()))
+        return merged(table, with_absolute_paths(said, Path.cwd()))
 
 
 def experiment_options(
@@ -144,9 +144,10 @@ def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One table of two; where both say something, what is above holds."""
     result = dict(below)
     for key, value in above.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merged(result[key], value) if both else value
+        result[key] = merged(result[key], value) if both else value
     return result

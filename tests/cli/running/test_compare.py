@@ -157,3 +157,31 @@ def test_validation_data_that_one_needs_are_set_aside_by_all(coterie: Command, f
     assert "note: ppdl(1) needs validation data: 0.2 of every peer's training data" in done.stderr
     for name in ("local", "ppdl-1"):
         assert "validation = 0.2" in (folder / "both" / name / "config.toml").read_text()
+
+
+def test_a_failed_comparison_goes_on_with_corrected_settings(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    options = [
+        "--algorithms",
+        "local,dfedpgp(head_lr=1e30)",
+        *small,
+        "--model",
+        "mlp(8)",
+        "--no-plots",
+        "--json",
+    ]
+    failed = coterie("compare", *options, "--run-dir", "c")
+    assert failed.exit_code == 1
+    assert "finished: local" in failed.stderr
+    assert "coterie compare --resume c" in failed.stderr
+    refused = coterie("compare", "--resume", "c", "--rounds", "3")
+    assert refused.exit_code == 2
+    assert "rounds must be the same for all runs" in refused.stderr
+    done = coterie("compare", "--resume", "c", "--set", "settings.head_lr=0.1", "--no-plots", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "settings.head_lr 1e30 -> 0.1" in done.stderr
+    assert "local: round" not in done.stderr
+    assert [result["settings"] for result in json.loads(done.stdout)] == [{}, {"head_lr": 0.1}]
+    again = coterie("compare", "--resume", "c", "--no-plots", "--json")
+    assert again.stdout == done.stdout

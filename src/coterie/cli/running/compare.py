@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.catalogue import algorithms
-from coterie.cli.options import Asked, experiment_options
+from coterie.cli.options import Asked, experiment_options, merged
 from coterie.cli.output import Json, NoPlots, Output, Quiet
 from coterie.cli.problems import note
 from coterie.cli.running import folders
@@ -22,6 +22,7 @@ from coterie.experiments.setup.schema import Experiment
 from coterie.registry import parse_call
 
 PLAN = "compare.json"
+_THE_SAME_FOR_ALL = {"algorithm", "data", "partition", "peers", "rounds", "seed", "splitting", "evaluation"}
 _COMMAS_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
 
 
@@ -63,8 +64,9 @@ def compare(
     names = [name.strip() for name in [*split_names(algorithms), *(algorithm or [])]]
     if resume is not None:
         more = {"--algorithms": names, "--seeds": seeds > 1, "--run-dir": run_dir}
-        asked.refuse_with("--resume", *(name for name, given in more.items() if given))
-        plan, folder = read_plan(resume), resume
+        if refused := [name for name, given in more.items() if given]:
+            asked.refuse_with("--resume", *refused)
+        plan, folder = corrected(read_plan(resume), asked.table(), resume, quiet), resume
     else:
         plan = make_plan(asked, names, seeds, quiet)
         folder = run_dir or folders.new_folder("compare", plan[0].experiment.data)
@@ -133,6 +135,47 @@ def in_own_folders(plan: list[Planned]) -> list[Planned]:
         name = planned.folder or folders.first_free(folders.slug(planned.label), taken.__contains__)
         placed.append(replace(planned, folder=name))
     return placed
+
+
+def corrected(plan: list[Planned], said: dict[str, Any], folder: Path, quiet: bool) -> list[Planned]:
+    """The plan with other settings for the runs that are not finished; says what changes.
+
+    A run that had begun gets a new folder: what it left behind is of other settings.
+    """
+    if unfair := sorted(_THE_SAME_FOR_ALL & said.keys()):
+        raise ConfigError(
+            f"--resume: {', '.join(unfair)} must be the same for all runs of a comparison, and some may be "
+            "finished; start another one"
+        )
+    result, taken = [], {planned.folder for planned in plan}
+    for planned in plan if said else []:
+        place = folder / planned.folder
+        experiment = planned.experiment
+        if not (place / "result.json").is_file():
+            experiment = resolve_to_run(merged(experiment.model_dump(mode="json"), said))
+        changes = _changes(planned.experiment, experiment)
+        if changes:
+            note(f"note: {planned.label}: {changes}", quiet)
+            begun = (place / "config.toml").exists()
+            name = folders.first_free(planned.folder, taken.__contains__) if begun else planned.folder
+            taken.add(name)
+            planned = Planned(planned.label, experiment, name)
+        result.append(planned)
+    return result or plan
+
+
+def _changes(before: Experiment, after: Experiment) -> str:
+    """`training.lr 0.5 -> 0.1`, for each key that differs."""
+    old, new = (_flat(one.model_dump(mode="json")) for one in (before, after))
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key, 'not set')} -> {new.get(key, 'not set')}" for key in keys)
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def read_plan(folder: Path) -> list[Planned]:

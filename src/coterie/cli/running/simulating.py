@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.catalogue import algorithms
 from coterie.cli.output import Output, print_json, print_paths
-from coterie.cli.problems import note, running
+from coterie.cli.problems import RunFailedError, note, running
 from coterie.cli.running.compare import PLAN, Planned, in_own_folders
 from coterie.cli.running.progress import Progress
 from coterie.errors import CoterieError, RunFolderError
@@ -54,11 +54,19 @@ def run_plan(plan: list[Planned], folder: Path, quiet: bool) -> list[Run]:
                     label=planned.label,
                     objects=objects,
                 )
-    except CoterieError:
+    except CoterieError as error:
         if not any(folder.glob("*/config.toml")):  # nothing ran: leave nothing behind
             (folder / PLAN).unlink()
             folder.rmdir()
-        raise
+            raise
+        if "go on with" in str(error) or isinstance(error, RunFolderError):
+            raise
+        done = [p.label for p in _by_seed(plan) if p.folder in runs]
+        failed = next(p.label for p in _by_seed(plan) if p.folder not in runs)
+        raise RunFailedError(
+            f"{failed}: {error}; finished: {', '.join(done) or 'none'}; go on, if need be with other "
+            f"settings for the rest (--set training.lr=...), by: {command}"
+        ) from error
     return [runs[planned.folder] for planned in plan]
 
 
@@ -122,9 +130,9 @@ def _write_plan(plan: list[Planned], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {folder}: {error.strerror}") from None
-    if not (folder / PLAN).exists():
-        content = json.dumps([planned.entry() for planned in plan], indent=2)
-        write_atomically(folder / PLAN, content.encode())
+    content = json.dumps([planned.entry() for planned in plan], indent=2).encode()
+    if not (folder / PLAN).exists() or (folder / PLAN).read_bytes() != content:
+        write_atomically(folder / PLAN, content)
 
 
 def _show_results(results: dict[str, list[dict[str, Any]]], output: Output) -> None:
