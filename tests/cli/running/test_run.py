@@ -174,3 +174,9 @@ def test_a_finished_run_can_be_shown_again(coterie: Command, folder: Path) -> No
     run(resolve({"peers": 4, "rounds": 2, "model": "mlr"}), run_dir=folder / "done")
     assert coterie("run", "--resume", "done").exit_code == 0
     assert (folder / "done" / "learning_curves.png").exists()
+
+
+def test_isolated_peers_get_a_note(coterie: Command, small: list[str]) -> None:
+    done = coterie("run", "--algorithm", "d-psgd", "--topology", "erdos-renyi(0)", *small, "--no-plots")
+    assert done.exit_code == 0, done.stderr
+    assert "note: nobody sends to peers 0, 1, 2, 3 in topology" in done.stderr

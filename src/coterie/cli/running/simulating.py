@@ -16,7 +16,7 @@ from coterie.errors import CoterieError, RunFolderError
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.running import Run, run_or_resume
 from coterie.experiments.setup.dealing import Dealer
-from coterie.experiments.setup.prepare import Objects, prepare
+from coterie.experiments.setup.prepare import Objects, note_of_isolation, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
 from coterie.reporting import tables
@@ -25,6 +25,7 @@ from coterie.reporting import tables
 def run_and_show(experiment: Experiment | None, folder: Path, output: Output) -> None:
     """One experiment; None: that of the folder, which goes on."""
     experiment = experiment or _experiment_in(folder)
+    note(note_of_isolation(experiment), output.quiet)
     with Progress(output.quiet) as progress:
         done = _run_in(folder, experiment, progress, command=f"coterie run --resume {folder}")
     result = done.result()
@@ -39,6 +40,8 @@ def run_plan(plan: list[Planned], folder: Path, quiet: bool) -> list[Run]:
     """Run what has not been run; of what has, read the result. All runs of a seed have the same data."""
     plan, dealer = in_own_folders(plan), Dealer()
     _check_all(plan, dealer)
+    for said in dict.fromkeys(note_of_isolation(planned.experiment) for planned in plan):
+        note(said, quiet)
     _write_plan(plan, folder)
     command = f"coterie compare --resume {folder}"
     runs: dict[str, Run] = {}

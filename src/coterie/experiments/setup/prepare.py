@@ -24,6 +24,8 @@ from coterie.registry import parse_call
 from coterie.topology import Churn, MessageLoss, Topology, make
 from coterie.user_code import call_for_data, is_file_reference, split_reference
 
+_MOST_NAMED = 10  # peers in a note
+
 
 @dataclass(frozen=True)
 class Objects:
@@ -189,6 +191,24 @@ def _topology(experiment: Experiment, objects: Objects) -> Topology:
     if experiment.faults.loss:
         topology = MessageLoss(topology, experiment.faults.loss, experiment.seed)
     return topology
+
+
+def note_of_isolation(experiment: Experiment) -> str:
+    """What users should know when the graph leaves peers alone for the whole run; else empty."""
+    if experiment.topology == OWN_OBJECT or experiment.peers == 1:
+        return ""
+    topology = make(experiment.topology, peers=experiment.peers, seed=experiment.seed)
+    if topology.time_varying:
+        return ""
+    alone = (topology.graph(0).in_degree[: experiment.peers] == 0).nonzero().flatten().tolist()
+    if not alone:
+        return ""
+    who = f"peer{'s' if len(alone) > 1 else ''} {', '.join(map(str, alone[:_MOST_NAMED]))}"
+    more = f" and {len(alone) - _MOST_NAMED} more" if len(alone) > _MOST_NAMED else ""
+    return (
+        f"note: nobody sends to {who}{more} in topology {experiment.topology!r} of seed {experiment.seed}: "
+        f"{'they learn' if len(alone) > 1 else 'it learns'} alone"
+    )
 
 
 def _check_topology(experiment: Experiment, algorithm: Algorithm[Any], topology: Topology) -> None:
