@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -214,10 +215,37 @@ def test_a_registry_lists_its_names_in_order() -> None:
     assert things["ring"] is ring
 
 
-def test_a_name_is_registered_once() -> None:
-    with pytest.raises(ValueError, match="topology 'ring' is registered twice"):
-        things.register("ring")(ring)
+def test_a_name_that_exists_is_not_taken_over() -> None:
+    with pytest.raises(
+        ConfigError, match=r"topology 'ring' exists already: it is .*:ring; choose another name"
+    ):
+        things.register("ring")(small_world)
     assert things["ring"] is ring
+
+
+def test_a_name_of_the_catalogue_is_not_taken_over() -> None:
+    """Neither before it is imported nor afterwards."""
+    built_in: Registry[object] = Registry("topology", {"fraction": "fractions:Fraction"})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="it is fractions:Fraction; choose another name"):
+            built_in.register("fraction")(ring)
+        assert built_in["fraction"].__name__ == "Fraction"
+
+
+def test_what_is_defined_again_replaces_the_former() -> None:
+    """As when a cell of a notebook is run again, also if the class was renamed there."""
+    own: Registry[object] = Registry("topology")
+
+    def define(name: str, value: int) -> Callable[..., object]:
+        scope: dict[str, Callable[..., object]] = {}
+        exec(f"def {name}(): return {value}", {"__name__": "__main__"}, scope)
+        return own.register("mine")(scope[name])
+
+    define("Mine", 1)
+    define("Mine", 2)
+    assert own.build("mine") == 2
+    define("Better", 3)
+    assert own.build("mine") == 3
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,14 @@ class Registry(Generic[T]):
         self._factories: dict[str, Callable[..., T] | str] = dict(homes or {})
 
     def register(self, name: str) -> Callable[[F], F]:
-        """Decorator: make a function or class available as `name`."""
+        """Decorator: make a function or class available as `name`; defined again, it replaces the former."""
 
         def add(factory: F) -> F:
-            if name in self._factories:
-                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            if name in self._factories and not _redefines(factory, self._factories[name]):
+                raise ConfigError(
+                    f"{self.kind} {name!r} exists already: it is {_described(self._factories[name])}; "
+                    "choose another name"
+                )
             self._factories[name] = factory
             return factory
 
@@ -121,6 +124,18 @@ class Registry(Generic[T]):
                 wanted = readable(hints.get(key, str))
                 raise ConfigError(f"{self.kind} {text!r}: {key} must be {wanted}, not {value!r}") from None
         return factory(*bound.args, **bound.kwargs)
+
+
+def _redefines(factory: Callable[..., Any], former: Callable[..., Any] | str) -> bool:
+    """Whether a cell of a notebook was run again, perhaps edited, or a module was loaded again."""
+    if isinstance(former, str):
+        return False
+    in_notebook = factory.__module__ == former.__module__ == "__main__"
+    return in_notebook or _described(factory) == _described(former)
+
+
+def _described(factory: Callable[..., Any] | str) -> str:
+    return factory if isinstance(factory, str) else f"{factory.__module__}:{factory.__qualname__}"
 
 
 def readable(hint: Any) -> str:

@@ -539,3 +539,24 @@ def test_records_of_a_version_that_counted_no_work_can_be_resumed(tmp_path: Path
     resumed = coterie.simulate(resume_from=tmp_path / "run").result()
     assert resumed["personal_accuracy"] == run.result()["personal_accuracy"]
     assert resumed["gradient_steps_per_peer"] is None
+
+
+def test_an_algorithm_defined_again_replaces_the_former(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: edit the class, run its cell again, and simulate."""
+    monkeypatch.setattr(algorithms, "_factories", dict(algorithms._factories))
+
+    def define(lr: float) -> Any:
+        class Still(ModelAlgorithm):
+            facts = Facts(paper="none", measured="after_mixing", communication="nothing")
+
+            def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+                yield Exchange()
+                return ModelState(node.train(state.params, lr=lr))
+
+        return dataclasses.dataclass(frozen=True)(Still)()
+
+    still, learning = (coterie.simulate(algorithm=define(lr), **QUICK) for lr in (0.0, 0.5))
+    fresh = coterie.simulate(algorithm="local", **QUICK, training={"lr": 0.0})
+    assert still.personal_accuracy.equal(fresh.personal_accuracy)
+    assert not learning.personal_accuracy.equal(still.personal_accuracy)
+    assert learning.experiment.algorithm == "Still"

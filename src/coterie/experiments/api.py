@@ -97,11 +97,8 @@ def _name_of(algorithm: Any) -> str:
     for name in algorithms:
         if algorithms[name] is cls:
             return name
-    name = cls.__name__
-    if name in algorithms:
-        raise ConfigError(f"your class {name} has the name of an algorithm in the catalogue; rename it")
-    algorithms.register(name)(cls)
-    return name
+    algorithms.register(cls.__name__)(cls)
+    return cls.__name__
 
 
 def _partition_of(data: Any) -> str | None:

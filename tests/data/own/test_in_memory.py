@@ -223,7 +223,9 @@ def test_whole_numbers_that_are_amounts_are_no_classes() -> None:
     """442 integer targets of a regression, as in scikit-learn's diabetes, became 347 classes."""
     x, amounts = np.zeros((442, 3)), np.arange(442) % 322 + 25
     for refused in (lambda: from_arrays(x, amounts), lambda: from_peers([(x, amounts)])):
-        with pytest.raises(DataError, match=r"25 to 346 would make 347 classes for 442 samples.*np\.digitize"):
+        with pytest.raises(
+            DataError, match=r"25 to 346 would make 347 classes for 442 samples.*np\.digitize"
+        ):
             refused()
     assert from_arrays(x, amounts, n_classes=347).n_classes == 347
     assert from_arrays(x, amounts.astype(str)).n_classes == 322
@@ -237,7 +239,9 @@ def test_many_classes_with_two_samples_each_are_classes() -> None:
 def test_labels_from_1_are_refused_with_the_way_to_go_on() -> None:
     x, y = np.zeros((12, 2)), np.arange(12) % 3 + 1
     for refused in (lambda: from_arrays(x, y), lambda: from_peers([(x, y)])):
-        with pytest.raises(DataError, match="labels run from 1 to 3, and class 0 would be empty.*n_classes=4"):
+        with pytest.raises(
+            DataError, match=r"labels run from 1 to 3, and class 0 would be empty.*n_classes=4"
+        ):
             refused()
     assert from_arrays(x, y - 1).n_classes == 3
     assert from_arrays(x, y, n_classes=4).n_classes == 4

@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from coterie.data.federation import Federation, Split
-from coterie.data.own.values import codes_of, numbers, one_per_sample, plain_array, refuse_doubtful_classes, samples
+from coterie.data.own.values import (
+    codes_of,
+    numbers,
+    one_per_sample,
+    plain_array,
+    refuse_doubtful_classes,
+    samples,
+)
 from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
 from coterie.errors import ConfigError, DataError
 from coterie.randomness import numpy_generator
@@ -33,9 +40,9 @@ def from_arrays(
 ) -> Source:
     """A source made of your own arrays or tensors, to be split among peers by any partition.
 
-    Labels may be whole numbers from 0, or names. Numbers that are hardly classes, such as amounts or 1 to k, are
-    refused unless `n_classes` or `class_names` is given. Without a test set, `test_fraction` of the samples
-    is held out, evenly over the values of the first column, or over the labels. With a test set,
+    Labels may be whole numbers from 0, or names. Numbers that are hardly classes, such as amounts or 1 to k,
+    are refused unless `n_classes` or `class_names` is given. Without a test set, `test_fraction` of the
+    samples is held out, evenly over the values of the first column, or over the labels. With a test set,
     each column is a pair (train values, test values). Samples are cast to float32, not scaled.
     """
     if (x_test is None) != (y_test is None):

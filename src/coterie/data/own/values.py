@@ -66,12 +66,12 @@ def codes_of(array: NDArray[Any], where: str) -> tuple[NDArray[Any], NDArray[np.
 
 
 def refuse_doubtful_classes(y: Tensor, where: str) -> None:
-    """Fail on whole numbers that are hardly classes counted from 0; who gives n_classes knows what they are."""
+    """Fail on whole numbers that are hardly classes counted from 0; not for users who give n_classes."""
     first, last, n = int(y.min()), int(y.max()), len(y)
     if last >= _FEW_CLASSES and 2 * (last + 1) > n:
         raise DataError(
-            f"{where}: whole numbers from {first} to {last} would make {last + 1} classes for {n} samples; if "
-            "they are amounts, put them into a few classes, for instance with np.digitize; if they are "
+            f"{where}: whole numbers from {first} to {last} would make {last + 1} classes for {n} samples; "
+            "if they are amounts, put them into a few classes, for instance with np.digitize; if they are "
             f"classes, number them 0, 1, 2, ..., or give n_classes={last + 1}"
         )
     if first == 1:
