@@ -124,3 +124,22 @@ def test_a_numeric_axis_is_a_numeric_column_of_the_parquet_file(
     assert [type(value) for name in ("peers", "mu") for value in written[name]] == [int, int, float, float]
     path = comparison.write_csv(lines, tmp_path / "results.csv")
     assert path.read_text().splitlines()[1].startswith("0.10,4,1,true,ring,0,")
+
+
+def test_lines_that_trained_otherwise_are_found_beside_local_of_the_same_labels() -> None:
+    """Local took 10 steps on few peers and 20 on many; without Local the median, 10, is the measure."""
+
+    def line(algorithm: str | None, peers: int, steps: float | None) -> dict[str, Any]:
+        named = {} if algorithm is None else {"algorithm": algorithm}
+        numbers = {"mean": 0.5, "std": 0.1, "low": 0.4, "high": 0.6, "seeds": 3}
+        return {**named, "peers": peers, "metric": "personal_accuracy", **numbers, "steps_per_peer": steps}
+
+    lines = [
+        line("local(best)", 4, 20.0),
+        line("kd-pdfl", 4, 10.0),
+        line("local(best)", 8, 10.0),
+        line("kd-pdfl", 8, 10.0),
+    ]
+    assert comparison.trained_otherwise(lines) == [False, True, False, False]
+    alone = [line(None, 4, steps) for steps in (10.0, 10.0, 30.0, None)]
+    assert comparison.trained_otherwise(alone) == [False, False, True, False]

@@ -37,7 +37,22 @@ def row_of(text: str, name: str) -> list[str]:
 
 def test_a_single_run_has_no_gain() -> None:
     row = row_of(text_of(summary([result()])), "d-psgd")
-    assert row == ["d-psgd", "50.0", "10.0", "25.0", "40.0", "50.0*", "-", "-", "1.23", "MB", "0", "B", "1.2"]
+    assert row == [
+        "d-psgd",
+        "50.0",
+        "10.0",
+        "25.0",
+        "40.0",
+        "50.0*",
+        "-",
+        "-",
+        "-",
+        "1.23",
+        "MB",
+        "0",
+        "B",
+        "1.2",
+    ]
 
 
 def test_a_narrow_terminal_loses_no_number() -> None:
@@ -65,6 +80,40 @@ def test_mean_and_spread_over_seeds() -> None:
     )
     assert row_of(text, "d-psgd")[1] == "50.0±10.0"
     assert "2 seeds" in text
+
+
+def trained(algorithm: str, *steps: float, work: str = "equal") -> dict[str, Any]:
+    """A result whose peers took so many steps, in 2 rounds."""
+    counted = {"mean": sum(steps) / len(steps), "min": min(steps), "max": max(steps)}
+    return result(algorithm, work=work, gradient_steps_per_peer=counted)
+
+
+def test_equal_work_is_said_above_the_table() -> None:
+    local = trained("local", 10.0, 10.0)
+    text = text_of(summary([local, trained("d-psgd", 10.0, 10.0)], local=local))
+    assert "Equal local work: every peer takes 5 steps a round" in text
+    assert "≠" not in text
+    assert row_of(text, "d-psgd")[8] == "10"
+    uneven = trained("local", 2.0, 10.0)
+    assert "takes 1 to 5 steps a round, by its data" in text_of(summary([uneven, uneven], local=uneven))
+    assert "takes 1 step a round" in text_of(summary(2 * [trained("local", 2.0)]))
+    assert "local work" not in text_of(summary([local])), "one run is compared with nothing"
+
+
+def test_unequal_work_is_marked() -> None:
+    """Local took 100 steps: 98 and 102 are within 2 %, 97 and 103 are not."""
+    local = trained("local", 100.0, work="own")
+    others = {f"m{steps}": trained(f"m{steps}", float(steps), work="own") for steps in (97, 98, 102, 103)}
+    text = text_of(summary([local, *others.values()], local=local))
+    assert "Local work as each method sets it, which need not be equal" in text
+    assert [row_of(text, name)[8] for name in ("local", *others)] == ["100", "97≠", "98", "102", "103≠"]
+    assert "≠: its steps differ from Local's by more than 2 %" in text
+
+
+def test_without_local_the_median_is_the_measure() -> None:
+    text = text_of(summary([trained("x", 10.0), trained("y", 10.0), trained("z", 30.0), result("w")]))
+    assert [row_of(text, name)[8] for name in "xyzw"] == ["10", "10", "30≠", "-"]
+    assert "differ from the median" in text
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ class DFedAvgMP(DFedAvgM):
         communication="one body to each neighbour",
         free_running=True,
         architectures=True,
+        own_work=("head_epochs",),
     )
     presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
 

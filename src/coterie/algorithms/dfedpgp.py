@@ -59,6 +59,7 @@ class DFedPGP(Algorithm[DirectedState]):
         communication="one body and one number to each out-neighbour",
         directed=True,
         free_running=True,
+        own_work=("head_epochs",),
     )
     presets: ClassVar[Presets] = {
         "paper": DFEDPGP_TRAINING,

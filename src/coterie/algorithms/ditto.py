@@ -48,6 +48,7 @@ class Ditto(PersonalBesideHub):
         measured="after_local",
         communication="one model to and from each sampled client",
         hub=True,
+        own_work=("global_epochs", "personal_epochs"),
     )
     presets: ClassVar[Presets] = {
         "paper": {"pull": 1.0},

@@ -37,6 +37,7 @@ class FedAvgPlus(StarFedAvg):
         measured="after_local",
         communication="one model to and from each neighbour of one node",
         architectures=True,
+        own_work=("exchange_every",),
     )
     presets: ClassVar[Presets] = {
         "paper": {**KD_PDFL_IOT, "switch_at": 100},  # iteration 2000

@@ -34,6 +34,7 @@ class FedRep(FedPer):
         measured="after_mixing",
         communication="one body to and from each sampled client",
         hub=True,
+        own_work=("head_epochs",),
     )
     presets: ClassVar[Presets] = {
         "paper": {

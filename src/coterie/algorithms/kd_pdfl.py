@@ -46,8 +46,9 @@ class KDPDFL(Algorithm[CollaborationState]):
         theta_k <- theta_k - lr grad f_k(theta_k)                  T_ex - 2 times, on every node k
 
     A round is one exchange interval of T_ex iterations; its T_ex - 2 local steps of one mini-batch each
-    replace the experiment's `training.epochs` and `training.steps`. mu1 = 0: no selection; mu2 = 0: nodes
-    stop cooperating; both 0 with n_i >= c_base: the uniform mean over N_i + i.
+    replace the experiment's `training.epochs` and `training.steps`, unless training.work is "equal".
+    mu1 = 0: no selection; mu2 = 0: nodes stop cooperating; both 0 with n_i >= c_base: the uniform mean over
+    N_i + i.
 
     Eq. 3 is what the paper calls a Wasserstein distance. It is a mean squared L2 distance, between
     probabilities from 0 to 2; classes have no order over which mass could be moved.
@@ -87,6 +88,7 @@ class KDPDFL(Algorithm[CollaborationState]):
         communication="one model to and from each neighbour of one node",
         architectures=True,
         free_running=True,
+        own_work=("exchange_every",),
     )
     presets: ClassVar[Presets] = {
         "paper": {**KD_PDFL_IOT, "broadcast": "overwrite", "c_base": 600.0},

@@ -26,8 +26,8 @@ class Local(Algorithm[LocalState]):
 
         theta_i <- theta_i - lr * grad F_i(theta_i)        every node, every round
 
-    Local takes as many local steps per round as the other methods do. In comparisons with methods
-    that sample some clients per round, Local therefore trains more, since it trains everywhere.
+    Its local steps are what training.work = "equal" gives to every method. With "own", methods that count
+    for themselves may train longer, and those that sample some clients per round train less.
     Both points of a round show the same model: there is no mixing. With `best` it is the one with the lowest
     loss so far on the node's validation data, as PPDL and its other baselines report it.
 

@@ -32,7 +32,8 @@ class PerFedAvg(HubAverage):
         w <- sum_i n_i w_i / sum_i n_i                             at the hub
 
     a is `adaptation_lr`. A step needs two mini-batches, and training.steps counts steps, so that it takes as
-    many steps as other algorithms, and twice as many gradients. a = 0 is FedAvg.
+    many steps as other algorithms, and twice as many gradients; with training.work = "equal" half as many
+    steps, on as many mini-batches. a = 0 is FedAvg.
 
     Before it is measured, each client takes one step with rate a from the new w on a mini-batch of its own
     TRAINING data (the often copied code of pFedMe adapts on test data); the federation goes on from w.

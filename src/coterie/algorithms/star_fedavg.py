@@ -31,9 +31,9 @@ class StarFedAvg(ModelAlgorithm):
         theta_k <- theta_k - lr grad f_k(theta_k)            T_ex - 2 times, on every node k
 
     A round is one exchange interval of T_ex iterations: exchange, broadcast, then T_ex - 2 local steps of
-    one mini-batch each, which replace the experiment's `training.epochs` and `training.steps`. To compare
-    with Local, give it training.steps = T_ex - 2. Only one node mixes per round: curves are slow by design.
-    A message that is lost is a neighbour less; a star that hears nobody changes nothing.
+    one mini-batch each, which replace the experiment's `training.epochs` and `training.steps`, unless
+    training.work is "equal", as it is in comparisons. Only one node mixes per round: curves are slow by
+    design. A message that is lost is a neighbour less; a star that hears nobody changes nothing.
 
     Differs from the paper: it does not write this baseline down. The same star and links as in KD-PDFL, a
     uniform mean and a broadcast that overwrites were chosen here; so were learning rate and batch size.
@@ -47,6 +47,7 @@ class StarFedAvg(ModelAlgorithm):
         communication="one model to and from each neighbour of one node",
         personal=False,
         architectures=True,
+        own_work=("exchange_every",),
     )
     presets: ClassVar[Presets] = {"paper": KD_PDFL_IOT, "emnist": KD_PDFL_EMNIST}
 

@@ -41,6 +41,14 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "lr": ("training.lr", _option(float, "Learning rate (training.lr).")),
     "epochs": ("training.epochs", _option(int, "Local epochs per round (training.epochs).")),
     "batch_size": ("training.batch_size", _option(int, "Mini-batch size (training.batch_size).")),
+    "work": (
+        "training.work",
+        _option(
+            str,
+            "Local work: own, as each method counts, or equal, the default of compare and sweep.",
+            metavar="NAME",
+        ),
+    ),
     "executor": ("execution.executor", _option(str, "auto, stacked or looped.", metavar="NAME")),
     "workers": ("execution.workers", _option(int, "Worker threads; default: all cores.")),
 }

@@ -40,6 +40,7 @@ class Facts:
     clusters: bool = False  # needs to be told the true clusters
     free_running: bool = False  # may run between real peers that do not keep step: newest models will do
     architectures: bool = False  # peers may have different architectures
+    own_work: tuple[str, ...] = ()  # hyper-parameters that say how long it trains, unless all train equally
     validation: bool = False  # needs validation data: an experiment sets some aside unless it says otherwise
 
 

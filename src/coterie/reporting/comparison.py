@@ -17,6 +17,7 @@ from coterie.experiments.cells.sweeping import SAME_DATA, compared_key, parse_va
 from coterie.files import write_atomically
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, measure, read_record
+from coterie.reporting.work import said_above, steps_of, unequal
 
 Lines = list[dict[str, Any]]
 METRICS = {  # column of the tidy table -> metric
@@ -28,6 +29,7 @@ METRICS = {  # column of the tidy table -> metric
     "global_accuracy": "global",
     "own_cluster_share": "own-cluster-share",
 }
+_OF_A_LINE = {"algorithm", "mean", "std", "low", "high", "seeds", "steps_per_peer"}
 SUMMARISED = ("personal_accuracy", "worst_decile", "global_accuracy")
 
 
@@ -78,9 +80,11 @@ def tidy(swept: Sequence[Swept]) -> Lines:
             column: None if one.record is None else measure(one.record, metric)
             for column, metric in METRICS.items()
         }
+        work = {"work": result.get("work"), "gradient_steps_per_peer": steps_of(result)}
+        work["samples_seen_per_peer"] = (result.get("samples_seen_per_peer") or {}).get("mean")
         more = {key: result.get(key) for key in ("bytes_sent_per_peer", "bytes_sent_busiest", "seconds")}
         status = {"status": one.error or "finished", "folder": one.cell.name}
-        lines.append({**one.cell.labels, **numbers, **more, **status})
+        lines.append({**one.cell.labels, **numbers, **work, **more, **status})
     return lines
 
 
@@ -90,11 +94,41 @@ def summary(swept: Sequence[Swept]) -> Lines:
     lines = []
     for labels, members in _without_seed(swept).items():
         chosen = [table[number] for number in members]
+        steps = interval([taken for line in chosen if (taken := line["gradient_steps_per_peer"]) is not None])
+        taken = {"steps_per_peer": steps.mean if steps else None}
         for column in SUMMARISED:
             found = interval([line[column] for line in chosen if line[column] is not None])
             if found is not None:
-                lines.append({**dict(labels), "metric": column, **_columns(found)})
+                lines.append({**dict(labels), "metric": column, **_columns(found), **taken})
     return lines
+
+
+def work_said(swept: Sequence[Swept]) -> str:
+    """What the sweep's tables say about local work; empty if nothing was run."""
+    results = [one.record.result for one in swept if one.record is not None]
+    return said_above(results) if results else ""
+
+
+def trained_otherwise(lines: Lines) -> list[bool]:
+    """Which lines of the summary have other steps than Local with the same labels, or than the median."""
+
+    def others(line: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in line.items() if key not in _OF_A_LINE}
+
+    steps = [line["steps_per_peer"] for line in lines]
+    local = [
+        next((one["steps_per_peer"] for one in lines if _is_local(one) and others(one) == others(line)), None)
+        for line in lines
+    ]
+    marks = unequal(steps)
+    return [
+        unequal([own], reference)[0] if reference is not None else mark
+        for own, reference, mark in zip(steps, local, marks, strict=True)
+    ]
+
+
+def _is_local(line: dict[str, Any]) -> bool:
+    return str(line.get("algorithm", "")).partition("(")[0] == "local"
 
 
 def to_target(swept: Sequence[Swept], target: float) -> Lines:

@@ -13,6 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from coterie.reporting import work
+
 Result = Mapping[str, Any]
 
 NARROWEST = 130  # columns that a table may take where there is no terminal
@@ -25,6 +27,7 @@ _COLUMNS = (
     ("mixing", "after\nmixing"),
     ("gain", "gain over\nLocal"),
     ("global", "global\naccuracy"),
+    ("steps", "steps per\npeer"),
     ("sent", "sent per\npeer"),
     ("busiest", "busiest\npeer, hub"),
     ("seconds", "\nseconds"),
@@ -89,11 +92,19 @@ def _table(
     )
     if seeds > 1:
         caption += "; ±: over seeds"
+    steps = [_mean([work.steps_of(result) for result in group]) for group in groups]
+    alone = _mean([work.steps_of(result) for result in local]) if local else None
+    marks = [work.SIGN if differs else "" for differs in work.unequal(steps, alone)]
+    if len(groups) > 1:
+        title += "\n" + work.said_above([result for group in groups for result in group])
+    if any(marks):
+        caption += "\n" + work.said_below("Local's" if alone is not None else "the median")
     rows = []
-    for group in groups:
+    for group, mark in zip(groups, marks, strict=True):
         cells = [_cells(result, local[i] if local else None) for i, result in enumerate(group)]
         point = {"after_local": "local", "after_mixing": "mixing"}[group[0]["point"]]
-        rows.append([_cell(key, [c[key] for c in cells], key == point) for key, _ in _COLUMNS])
+        signs = {point: "*", "steps": mark}
+        rows.append([_cell(key, [c[key] for c in cells], signs.get(key, "")) for key, _ in _COLUMNS])
     return Summary(title, caption, labels, rows)
 
 
@@ -137,17 +148,25 @@ def _cells(result: Result, local: Result | None) -> dict[str, float | None]:
         "mixing": mean_of(result, "personal_accuracy_after_mixing"),
         "gain": own,
         "global": mean_of(result, "global_accuracy"),
+        "steps": work.steps_of(result),
         "sent": result["bytes_sent_per_peer"],
         "busiest": result["bytes_sent_busiest"],
         "seconds": result["seconds"],
     }
 
 
-def _cell(key: str, values: Sequence[float | None], own_point: bool) -> Text:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
+    return statistics.fmean(known) if known else None
+
+
+def _cell(key: str, values: Sequence[float | None], sign: str) -> Text:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    mean = _mean(known)
+    if mean is None:
         return Text("-")
-    mean = statistics.fmean(known)
+    if key == "steps":
+        return Text(f"{mean:.0f}{sign}")
     if key in ("sent", "busiest"):
         return Text(in_bytes(mean))
     if key == "seconds":
@@ -156,7 +175,7 @@ def _cell(key: str, values: Sequence[float | None], own_point: bool) -> Text:
     if len(known) > 1:
         text += f"±{100 * statistics.pstdev(known):.1f}"
     style = "" if key != "gain" else "green" if mean > 0 else "red" if mean < 0 else ""
-    return Text(text + ("*" if own_point else ""), style=style)
+    return Text(text + sign, style=style)
 
 
 def in_bytes(value: float) -> str:

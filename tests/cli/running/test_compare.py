@@ -185,3 +185,33 @@ def test_a_failed_comparison_goes_on_with_corrected_settings(
     assert [result["settings"] for result in json.loads(done.stdout)] == [{}, {"head_lr": 0.1}]
     again = coterie("compare", "--resume", "c", "--no-plots", "--json")
     assert again.stdout == done.stdout
+
+
+def test_methods_train_equally_long_unless_the_user_says_otherwise(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    def steps(*options: str, note: str = "") -> list[float]:
+        done = coterie(
+            "compare", "--algorithms", "local,kd-pdfl(exchange_every=9)", *small, *options, "--json"
+        )
+        assert done.exit_code == 0, done.stderr
+        assert ("whatever exchange_every says" in done.stderr) == bool(note)
+        return [result["gradient_steps_per_peer"]["mean"] for result in json.loads(done.stdout)]
+
+    local, other = steps("--run-dir", "c", note="overruled")
+    assert local == other
+    (config,) = (path.read_text() for path in (folder / "c").glob("kd-pdfl*/config.toml"))
+    assert 'work = "equal"' in config
+    assert "whatever exchange_every of kd-pdfl says" in config.splitlines()[0]
+    assert steps("--work", "own") == steps("--set", "training.work=own") == [local, 7 * 2]
+    (folder / "e.toml").write_text('[training]\nwork = "own"\n')
+    assert steps("--config", "e.toml") == [local, 7 * 2]
+
+
+def test_the_table_says_what_local_work_was_done(coterie: Command, small: list[str]) -> None:
+    options = ("compare", "--algorithms", "local,d-psgd", *small, "--no-plots")
+    assert "Equal local work: every peer takes" in coterie(*options).stdout
+    assert "Local work as each method sets it" in coterie(*options, "--work", "own").stdout
+    wrong = coterie(*options, "--work", "fair")
+    assert wrong.exit_code == 2
+    assert "'own' or 'equal'" in wrong.stderr

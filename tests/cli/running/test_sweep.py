@@ -184,3 +184,16 @@ def test_an_interruption_before_the_first_cell_says_how_to_go_on(
     done = sweep(coterie, small, "--seeds", "2")
     assert done.exit_code == 130
     assert "go on with: coterie" in done.stderr
+
+
+def test_local_work_is_equal_unless_it_is_swept_over(coterie: Command, small: list[str]) -> None:
+    options = ("--over", "algorithm=local,random-gossip", "--json")
+    lines = json.loads(sweep(coterie, small, *options).stdout)["results"]
+    assert [line["work"] for line in lines] == ["equal", "equal"]
+    assert lines[0]["gradient_steps_per_peer"] == lines[1]["gradient_steps_per_peer"]
+    done = sweep(
+        coterie, small, "--over", "algorithm=local,random-gossip", "--over", "training.work=own,equal"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "Local work as each method sets it" in done.stdout
+    assert "≠" in done.stdout

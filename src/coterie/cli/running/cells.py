@@ -19,6 +19,7 @@ from coterie.experiments.cells.working_off import CellRunner
 from coterie.learning import cores
 from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.tables import in_bytes, show
+from coterie.reporting.work import SIGN, said_below
 
 
 def work_off(title: str, cells: list[Cell], folder: Path, jobs: int | None, quiet: bool) -> dict[str, str]:
@@ -102,25 +103,32 @@ def report_sweep(
         return swept
     for name, lines in tables.items():
         if name != "results":
-            show(_shown(name, lines), "")
+            show(_shown(name, lines, comparison.work_said(swept)), "")
     for one in swept:
         if one.error is not None:
             show(f"broken: {one.cell.describe()}: {one.error}")
     return swept
 
 
-def _shown(name: str, lines: list[dict[str, Any]]) -> Table:
+def _shown(name: str, lines: list[dict[str, Any]], work: str) -> Table:
     titles = {
         "summary": "Mean over seeds with Student's 95 % interval (accuracies in %)",
         "comparison": "Paired differences on the same seeds and splits, with their 95 % interval (points)",
         "targets": "Until the mean personal accuracy reaches the target",
     }
-    table = Table(title=titles[name], box=None, header_style="bold", padding=(0, 1), pad_edge=False)
+    title = "\n".join(part for part in (titles[name], work) if part)
+    table = Table(title=title, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     columns = list(lines[0]) if lines else []
     for column in columns:
         table.add_column(column, justify="right" if isinstance(lines[0][column], float) else "left")
-    for line in lines:
-        table.add_row(*(Text(_text(name, column, line[column])) for column in columns))
+    marks = comparison.trained_otherwise(lines) if name == "summary" else [False] * len(lines)
+    for line, mark in zip(lines, marks, strict=True):
+        texts = {column: _text(name, column, line[column]) for column in columns}
+        if mark:
+            texts["steps_per_peer"] += SIGN
+        table.add_row(*(Text(text) for text in texts.values()))
+    if any(marks):
+        table.caption = said_below("those of Local, or of the median where Local was not run,")
     return table
 
 
@@ -131,6 +139,8 @@ def _text(table: str, column: str, value: Any) -> str:
         return in_bytes(value)
     if not isinstance(value, float):
         return str(value)
+    if column == "steps_per_peer":
+        return f"{value:.0f}"
     if table == "targets":
         return f"{value:g}" if column == "target" else f"{value:.1f}"
     signed = table == "comparison" and column != "std"  # a difference has a direction, its spread has none

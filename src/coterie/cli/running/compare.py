@@ -17,7 +17,14 @@ from coterie.cli.problems import note
 from coterie.cli.running import folders
 from coterie.cli.running.run import Resume, RunDir
 from coterie.errors import ConfigError, RunFolderError
-from coterie.experiments.setup.config import note_of_validation, resolve, resolve_to_run, with_validation
+from coterie.experiments.setup.config import (
+    note_of_validation,
+    overruled,
+    resolve,
+    resolve_to_run,
+    with_equal_work,
+    with_validation,
+)
 from coterie.experiments.setup.schema import Experiment
 from coterie.registry import parse_call
 
@@ -103,7 +110,8 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
         give_hub_its_star(table, name, quiet)
     plan = []
     for name, table in zip(names, on_the_same_data(tables, quiet), strict=True):
-        experiment = resolve_to_run(table)
+        experiment = resolve_to_run(with_equal_work(table))
+        note_overruled(experiment, quiet)
         for seed in range(experiment.seed, experiment.seed + seeds):
             label = f"{name}-s{seed}" if seeds > 1 else name
             plan.append(Planned(label, experiment.model_copy(update={"seed": seed})))
@@ -125,6 +133,18 @@ def on_the_same_data(tables: list[dict[str, Any]], quiet: bool) -> list[dict[str
     said = note_of_validation(tables)
     note(said, quiet)
     return [with_validation(table) for table in tables] if said else tables
+
+
+def note_overruled(experiment: Experiment, quiet: bool) -> bool:
+    """Say which settings that the user gave do not count, since all methods train equally long."""
+    names = [name for name in overruled(experiment) if name in experiment.settings]
+    if names:
+        note(
+            f"note: {experiment.algorithm} takes as many local steps as the others, whatever "
+            f"{', '.join(names)} says; --work own compares as the papers do",
+            quiet,
+        )
+    return bool(names)
 
 
 def in_own_folders(plan: list[Planned]) -> list[Planned]:

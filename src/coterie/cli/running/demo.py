@@ -21,11 +21,9 @@ TABLE: dict[str, Any] = {
     "topology": "full",
     "seed": 0,
     "splitting": {"validation": 0.2},  # what PPDL's bandit is rewarded by
-    "training": {"lr": 0.1, "epochs": 2, "batch_size": 16},
+    "training": {"lr": 0.1, "epochs": 2, "batch_size": 16, "work": "equal"},
     "execution": {"executor": "stacked"},  # what the calibration finds for so small a model
 }
-# As many local steps in an exchange interval as the two epochs of the others have.
-SETTINGS: dict[str, dict[str, Any]] = {"kd-pdfl": {"exchange_every": 10}}
 
 
 def demo(
@@ -40,7 +38,7 @@ def demo(
     plan = []
     for name in ALGORITHMS:
         topology = "star" if name == "pfedkd-wcl" else TABLE["topology"]
-        table = {**TABLE, "algorithm": name, "topology": topology, "settings": SETTINGS.get(name, {})}
+        table = {**TABLE, "algorithm": name, "topology": topology}
         plan.append(Planned(name, resolve({**table, "peers": peers, "rounds": rounds})))
     folder = folders.unused(folders.RUNS / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
     note(

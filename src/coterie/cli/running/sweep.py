@@ -15,12 +15,12 @@ from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, Quiet
 from coterie.cli.problems import complain
 from coterie.cli.running import folders
-from coterie.cli.running.compare import give_hub_its_star, on_the_same_data
+from coterie.cli.running.compare import give_hub_its_star, note_overruled, on_the_same_data
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.errors import ConfigError
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.sweeping import combinations, compared_key, parse_axis, require_distinct
-from coterie.experiments.setup.config import require_data_folder, resolve
+from coterie.experiments.setup.config import require_data_folder, resolve, with_equal_work
 from coterie.registry import parse_call
 
 
@@ -97,7 +97,14 @@ def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
         if give_hub_its_star(table, name, quiet or name in noted):
             noted.add(name)
     tables = on_the_same_data([table for _, table in planned], quiet)
-    cells = [Cell(resolve(table), labels) for (labels, _), table in zip(planned, tables, strict=True)]
+    cells = [
+        Cell(resolve(with_equal_work(table)), labels)
+        for (labels, _), table in zip(planned, tables, strict=True)
+    ]
+    told: set[str] = set()
+    for cell in cells:
+        if note_overruled(cell.experiment, quiet or cell.experiment.algorithm in told):
+            told.add(cell.experiment.algorithm)
     require_distinct(cells)
     return cells
 

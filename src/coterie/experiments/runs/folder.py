@@ -24,7 +24,7 @@ import torch
 
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
 from coterie.experiments.runs.records import RunRecords
-from coterie.experiments.setup.config import reads_files, resolve
+from coterie.experiments.setup.config import overruled, reads_files, resolve
 from coterie.experiments.setup.contents import contents
 from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
@@ -72,7 +72,7 @@ class RunFolder:
             _refuse_used(path)  # somebody may have been faster, and finished
             environment = {**_environment(executor), "files": contents(experiment), "data": data}
             write_atomically(path / "environment.json", json.dumps(environment, indent=2).encode())
-            write_atomically(path / "config.toml", experiment.to_toml().encode())
+            write_atomically(path / "config.toml", _config(experiment).encode())
         except BaseException:
             folder.close()
             raise
@@ -197,6 +197,16 @@ def _refuse_used(path: Path) -> None:
         raise RunFolderError(
             f"{path} exists already; choose another folder, or continue that run with --resume {path}"
         )
+
+
+def _config(experiment: Experiment) -> str:
+    """The experiment, and a comment on settings that its local work does not follow."""
+    names = overruled(experiment)
+    if not names:
+        return experiment.to_toml()
+    whatever = f"whatever {', '.join(names)} of {experiment.algorithm} says"
+    comment = f'# training.work is "equal": the local steps of a round are those of Local, {whatever}.'
+    return f"{comment}\n{experiment.to_toml()}"
 
 
 def _environment(executor: str) -> dict[str, Any]:

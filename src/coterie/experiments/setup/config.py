@@ -23,7 +23,7 @@ from coterie.training import parts_of
 from coterie.user_code import is_file_reference, split_reference
 
 if TYPE_CHECKING:
-    from coterie.protocol import Algorithm
+    from coterie.protocol import Algorithm, Facts
 
 VALIDATION = 0.2
 """The fraction of training data that is set aside where an algorithm needs validation data."""
@@ -101,6 +101,22 @@ def with_validation(table: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(said, Mapping):  # a mistake, for `resolve` to name
         return dict(table)
     return {**table, "splitting": {"validation": VALIDATION, **said}}
+
+
+def with_equal_work(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a method among others: it trains no longer than they do, unless the table says so."""
+    said = table.get("training") or {}
+    if not isinstance(said, Mapping):  # a mistake, for `resolve` to name
+        return dict(table)
+    return {**table, "training": {"work": "equal", **said}}
+
+
+def overruled(experiment: Experiment) -> tuple[str, ...]:
+    """The algorithm's settings that do not say how long it trains, since all methods get equal work."""
+    if experiment.training.work == "own":
+        return ()
+    facts: Facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
+    return facts.own_work
 
 
 def note_of_validation(tables: Iterable[Mapping[str, Any]]) -> str:
