@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
-import json
 import multiprocessing
 import os
 import signal
@@ -25,13 +24,13 @@ from typing import Any
 import pytest
 import tomli_w
 import torch
-from safetensors import safe_open
 
 from coterie import simulate
 from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import Joining, join
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
 from coterie.experiments.runs.records import History
+from coterie.peer.exchange.committed import committed_rounds
 from coterie.peer.process import Peer
 from coterie.peer.trust.cards import card_of
 from coterie.peer.trust.identity import Identity
@@ -208,12 +207,7 @@ class Swarm:
 
     def round(self, number: int) -> int:
         """How many rounds are committed, by the checkpoint."""
-        checkpoint = self.place(number) / "state" / "checkpoint.safetensors"
-        if not checkpoint.exists():
-            return 0
-        with safe_open(str(checkpoint), framework="pt") as file:
-            notes = json.loads(file.metadata()["notes"])
-        return int(notes["round"])
+        return committed_rounds(self.place(number) / "state" / "checkpoint.safetensors")
 
     def rounds(self) -> list[int]:
         return [self.round(number) for number in range(self.nodes)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 from safetensors import safe_open
 
+from coterie import checkpoints
 from coterie.checkpoints import fitting, read_checkpoint, read_head, write_checkpoint
 from coterie.errors import DamagedRunError, RunFolderError
 
@@ -69,3 +71,31 @@ def test_the_head_is_read_without_pytorch(path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `peer predict` does beside a running peer: head and tensors came from two files of unequal size."""
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, {"x": torch.arange(3.0)}, {"format": "test"})
+    opened = checkpoints.safe_open
+    failures = iter([True, False])
+
+    def replaced_once(*args: Any, **keywords: Any) -> Any:
+        if next(failures):
+            raise RuntimeError("size <5480> is smaller than the required mapping size <5488>")
+        return opened(*args, **keywords)
+
+    monkeypatch.setattr(checkpoints, "safe_open", replaced_once)
+    tensors, _ = read_checkpoint(path, "test")
+    assert tensors["x"].tolist() == [0, 1, 2]
+
+
+def test_a_file_that_never_fits_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("size <1> is smaller than the required mapping size <2>")
+
+    monkeypatch.setattr(checkpoints, "safe_open", never)
+    with pytest.raises(DamagedRunError, match="not a readable checkpoint"):
+        read_checkpoint(tmp_path / "checkpoint.safetensors", "test")

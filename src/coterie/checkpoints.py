@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LONGEST_HEAD = 100 << 20  # bytes, as safetensors allows
+_ATTEMPTS = 5  # to read a file that a running peer replaces meanwhile
 
 
 def write_checkpoint(
@@ -40,12 +41,17 @@ def write_checkpoint(
 
 def read_checkpoint(path: Path, format: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the head; fails if the file is damaged, or of another format."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            head = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DamagedRunError(f"{path} is not a readable checkpoint: {error}") from None
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                head = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            break
+        except (SafetensorError, OSError) as error:
+            raise DamagedRunError(f"{path} is not a readable checkpoint: {error}") from None
+        except RuntimeError as error:  # the head's file and the tensors' were not the same: once more
+            if attempt == _ATTEMPTS:
+                raise DamagedRunError(f"{path} is not a readable checkpoint: {error}") from None
     _require(format, head, path)
     return tensors, head
 
