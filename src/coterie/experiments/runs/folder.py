@@ -94,8 +94,7 @@ class RunFolder:
         return resolve(load_toml(self.path / "config.toml"))
 
     def executor(self) -> str:
-        environment = self._json("environment.json")
-        name = environment.get("executor") if isinstance(environment, dict) else None
+        name = self._json("environment.json").get("executor")
         if name not in ("stacked", "looped"):
             raise RunFolderError(f"{self.path / 'environment.json'} does not say which executor was used")
         return str(name)
@@ -153,7 +152,7 @@ class RunFolder:
         now = contents(experiment)
         written = (self.path / "environment.json").is_file()
         before = self._json("environment.json").get("files") if written else None
-        if before is None:  # by a version that did not write it
+        if not isinstance(before, dict):  # by a version that did not write it
             return
         changed = [path for path in now if before.get(path) != now[path]]
         changed += [path for path in before if path not in now]
@@ -175,9 +174,11 @@ class RunFolder:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            value: dict[str, Any] = json.loads((self.path / name).read_text())
+            value = json.loads((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{self.path / name} cannot be read: {error}") from None
+        if not isinstance(value, dict):
+            raise RunFolderError(f"{self.path / name} cannot be read: it holds no table of names and values")
         return value
 
 
