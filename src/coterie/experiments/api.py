@@ -60,25 +60,15 @@ def simulate(
     )
     if resume_from is not None:
         return resume(Path(resume_from), objects=objects, observer=observer)
-    table: dict[str, Any] = {
-        "algorithm": _name_of(algorithm) if objects.algorithm is not None else algorithm,
-        "settings": objects.algorithm.settings() if objects.algorithm is not None else {},
-        "data": OWN_OBJECT if objects.data is not None else data,
-        "model": OWN_OBJECT if objects.model is not None else model,
-        "partition": OWN_OBJECT
-        if objects.partition is not None
-        else partition or _partition_of(objects.data),
-        "topology": OWN_OBJECT if objects.topology is not None else topology,
-        "peers": peers if peers is not None else _peers_of(data),
-        "rounds": rounds,
-        "seed": seed,
-        # What belongs to whom is settled in a Federation: nothing is set aside that was not asked for.
-        "splitting": {"validation": 0.0} if isinstance(data, Federation) else {},
+    named = {
+        "algorithm": algorithm,
+        "data": data,
+        "model": model,
+        "partition": partition,
+        "topology": topology,
     }
-    for key, given in sections.items():
-        value = vars(given) if isinstance(given, Training) else given
-        both = isinstance(value, dict) and isinstance(table.get(key), dict)
-        table[key] = {**table[key], **value} if both else value
+    table = _table(named, objects, sections)
+    table |= {"peers": peers if peers is not None else _peers_of(data), "rounds": rounds, "seed": seed}
     experiment = resolve(table)
     note = note_of_validation([table])
     if note:
@@ -89,6 +79,24 @@ def simulate(
         run_dir=None if run_dir is None else Path(os.fspath(run_dir)),
         observer=observer,
     )
+
+
+def _table(named: dict[str, Any], objects: Objects, sections: dict[str, Any]) -> dict[str, Any]:
+    """The table of an experiment; what was passed as an object has a name that says so."""
+    table: dict[str, Any] = {
+        key: value if getattr(objects, key) is None else OWN_OBJECT for key, value in named.items()
+    }
+    if objects.algorithm is not None:
+        table |= {"algorithm": _name_of(objects.algorithm), "settings": objects.algorithm.settings()}
+    if objects.partition is None:
+        table["partition"] = named["partition"] or _partition_of(objects.data)
+    # What belongs to whom is settled in a Federation: nothing is set aside that was not asked for.
+    table["splitting"] = {"validation": 0.0} if isinstance(objects.data, Federation) else {}
+    for key, given in sections.items():
+        value = vars(given) if isinstance(given, Training) else given
+        both = isinstance(value, dict) and isinstance(table.get(key), dict)
+        table[key] = {**table[key], **value} if both else value
+    return table
 
 
 def _name_of(algorithm: Any) -> str:

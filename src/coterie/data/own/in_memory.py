@@ -114,14 +114,7 @@ def from_peers(
         raise DataError(f"all peers' samples must have one shape; these have {sorted(shapes)}")
     filled = [pair for pair in flat if len(pair[1])]
     x, y = torch.cat([x for x, _ in filled]), torch.cat([y for _, y in filled])
-    if int(y.min()) < 0:
-        raise DataError(f"labels are counted from 0, and one is {int(y.min())}")
-    classes = n_classes or max(len(class_names), int(y.max()) + 1)
-    refuse_too_many_classes(classes)
-    if not (n_classes or class_names):
-        refuse_doubtful_classes(y, "all peers' labels together")
-    if int(y.max()) >= classes:
-        raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, but there are {classes} classes")
+    classes = _classes_of(y, n_classes, class_names)
     sizes = [torch.tensor([len(labels) for _, labels in part]) for part in parts]
     starts = np.cumsum([0, *(int(size.sum()) for size in sizes)])
     train, held, test = (
@@ -138,6 +131,19 @@ def from_peers(
         n_classes=classes,
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
     )
+
+
+def _classes_of(y: Tensor, n_classes: int | None, class_names: Sequence[str]) -> int:
+    """How many classes all peers' labels are of; refuses labels that are none."""
+    if int(y.min()) < 0:
+        raise DataError(f"labels are counted from 0, and one is {int(y.min())}")
+    classes = n_classes or max(len(class_names), int(y.max()) + 1)
+    refuse_too_many_classes(classes)
+    if not (n_classes or class_names):
+        refuse_doubtful_classes(y, "all peers' labels together")
+    if int(y.max()) >= classes:
+        raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, but there are {classes} classes")
+    return classes
 
 
 def _refuse_what_is_no_list(datasets: Any) -> None:
