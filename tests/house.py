@@ -110,6 +110,7 @@ FLOORS = (  # from the ground up
         ),
     ),
     Floor("reporting", (Room("reporting", "tables and plots from what runs left behind"),)),
+    Floor("results", (Room("results", "coterie.open: what runs left behind, as Python objects"),)),
     Floor("coterie", (Room("coterie", "the public names"),)),
     Floor(
         "cli",
@@ -245,14 +246,14 @@ class _RoundWalk(_Walk):
             self.files.add(frame.f_back.f_code.co_filename.removeprefix(_INSIDE))
         super().called(frame)
 
-    def recorded(self, *_: object) -> None:
-        """An observer: it is called when a round's records are written."""
-        self.on = False
-
 
 def files_of_a_round() -> set[str]:
     """The files that one round of DFedPGP passes through, from the engine's step to its records."""
     import coterie
+
+    class Recorded(coterie.Observer):
+        def round(self, record: object, history: object) -> None:
+            walk.on = False  # a round's records are written
 
     with tempfile.TemporaryDirectory() as folder, _RoundWalk() as walk:
         coterie.simulate(
@@ -262,7 +263,7 @@ def files_of_a_round() -> set[str]:
             rounds=3,
             run_dir=Path(folder) / "run",
             execution={"executor": "stacked"},
-            observer=walk.recorded,
+            observer=Recorded(),
         )
     return walk.files
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coterie.data import Federation, Source, from_arrays, from_peers, load, split
     from coterie.errors import CoterieError
     from coterie.experiments.api import simulate
+    from coterie.experiments.runs.observing import Observer
     from coterie.experiments.runs.running import Run
     from coterie.experiments.setup.schema import Experiment
     from coterie.protocol import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         average,
         pull,
     )
+    from coterie.results.opening import open
     from coterie.topology import Graph, Topology
     from coterie.training import Training
 
@@ -49,6 +51,7 @@ _HOME = {
     "ModelAlgorithm": "protocol",
     "ModelState": "protocol",
     "Node": "protocol",
+    "Observer": "experiments.runs.observing",
     "Params": "protocol",
     "Round": "protocol",
     "Run": "experiments.runs.running",
@@ -59,6 +62,7 @@ _HOME = {
     "from_arrays": "data",
     "from_peers": "data",
     "load": "data",
+    "open": "results.opening",
     "partitions": "catalogue",
     "pull": "protocol",
     "simulate": "experiments.api",
@@ -80,6 +84,7 @@ __all__ = [
     "ModelAlgorithm",
     "ModelState",
     "Node",
+    "Observer",
     "Params",
     "Round",
     "Run",
@@ -90,6 +95,7 @@ __all__ = [
     "from_arrays",
     "from_peers",
     "load",
+    "open",
     "partitions",
     "pull",
     "simulate",

@@ -13,7 +13,8 @@ from torch import nn
 from coterie.catalogue import algorithms
 from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
-from coterie.experiments.runs.running import Observer, Run, resume, run
+from coterie.experiments.runs.observing import Watching
+from coterie.experiments.runs.running import Run, resume, run
 from coterie.experiments.setup.config import note_of_validation, resolve
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import OWN_OBJECT
@@ -35,7 +36,7 @@ def simulate(
     *,
     run_dir: str | Path | None = None,
     resume_from: str | Path | None = None,
-    observer: Observer | None = None,
+    observer: Watching = None,
     **sections: Any,
 ) -> Run:
     """Simulate peers that learn from each other, and return what they learned.
@@ -46,6 +47,7 @@ def simulate(
     topology: a name, a networkx graph, a list of pairs, or an adjacency array.
     run_dir: a new folder for records, checkpoints and the result; default: keep nothing.
     resume_from: the folder of an interrupted run; pass the same objects again, names are read from it.
+    observer: looks on and may end the run: an Observer, a function of (record, history), or a list of them.
     sections: `training={"lr": 0.1}` or a Training, `settings=...`, `splitting=...`, `evaluation=...`,
         `execution=...`, `faults=...`, as in an experiment's TOML file.
     """

@@ -65,7 +65,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress._Watcher, "__call__", interrupt)
+        patch.setattr(progress._Watcher, "round", interrupt)
         stopped = coterie("compare", *options, "--run-dir", "part")
     assert stopped.exit_code == 130
     assert "coterie compare --resume part" in stopped.stderr

@@ -24,7 +24,9 @@ from coterie.cli.problems import note
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.working_off import Event
 from coterie.experiments.runs import records
+from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.records import History
+from coterie.experiments.runs.running import Run
 from coterie.protocol import Point
 from coterie.simulation import RoundRecord
 
@@ -73,14 +75,14 @@ class Progress(_Bar):
             typer.echo(f"{watcher.label}: round {done}/{watcher.rounds}  {facts}", err=True)
 
 
-class _Watcher:
+class _Watcher(Observer):
     """The observer of one run."""
 
     def __init__(self, progress: Progress, label: str, rounds: int, point: Point, task: Any) -> None:
         self.progress, self.label, self.rounds, self.point, self.task = progress, label, rounds, point, task
         self._said_unlisted = False
 
-    def __call__(self, record: RoundRecord, history: History) -> None:
+    def round(self, record: RoundRecord, history: History) -> None:
         if self.progress.quiet:
             return
         self._say_if_unlisted(record)
@@ -92,6 +94,10 @@ class _Watcher:
         if accuracy is not None:
             facts = f"accuracy {float(accuracy.nanmean()):.3f}  {facts}"
         self.progress.show(self, done, facts)
+
+    def end(self, run: Run) -> None:
+        if run.stopped is not None:
+            note(f"note: {self.label}: {run.stopped} (round {len(run.history.seconds)})", self.progress.quiet)
 
     def _say_if_unlisted(self, record: RoundRecord) -> None:
         """Once in a run, that links.csv is not complete."""

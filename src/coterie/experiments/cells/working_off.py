@@ -33,7 +33,8 @@ from coterie.experiments.cells.cell import (
     note_breakage,
 )
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.running import Observer, Run, run_or_resume
+from coterie.experiments.runs.observing import Watching
+from coterie.experiments.runs.running import Run, run_or_resume
 from coterie.experiments.setup.dealing import Dealer, data_digest
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import alone, write_atomically
@@ -218,9 +219,7 @@ def _tell(connection: Any, kind: str, value: Any) -> None:
         sys.exit()
 
 
-def work_off(
-    cell: Cell, where: Path, observer: Observer | None = None, dealer: Dealer | None = None
-) -> str | None:
+def work_off(cell: Cell, where: Path, observer: Watching = None, dealer: Dealer | None = None) -> str | None:
     """Run a cell, or resume it, or leave it if it is finished; the message if it breaks."""
     folder = where / cell.name
     try:
@@ -241,7 +240,7 @@ def work_off(
     return None
 
 
-def _run_or_resume(experiment: Experiment, folder: Path, dealer: Dealer, observer: Observer | None) -> None:
+def _run_or_resume(experiment: Experiment, folder: Path, dealer: Dealer, observer: Watching) -> None:
     # Cells run beside each other, so each has one thread.
     execution = experiment.execution.model_copy(update={"workers": 1})
     experiment, objects = dealer(experiment.model_copy(update={"execution": execution}))

@@ -30,7 +30,7 @@ from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.files import alone, write_atomically
 from coterie.learning import cores
-from coterie.toml_tables import load_toml
+from coterie.toml_tables import load_toml, validate
 
 _LOCK = ".lock"
 
@@ -89,9 +89,13 @@ class RunFolder:
         return self
 
     def experiment(self) -> Experiment:
+        return resolve(self.stored_experiment().model_dump(exclude_none=True))
+
+    def stored_experiment(self) -> Experiment:
+        """As it was run, also where what its names stand for is no longer there."""
         if not (self.path / "config.toml").is_file():
             raise RunFolderError(f"{self.path} is not a run folder: it has no config.toml")
-        return resolve(load_toml(self.path / "config.toml"))
+        return validate(Experiment, load_toml(self.path / "config.toml"), str(self.path / "config.toml"))
 
     def executor(self) -> str:
         name = self._json("environment.json").get("executor")
@@ -101,6 +105,11 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         return self._json("result.json") if (self.path / "result.json").is_file() else None
+
+    def stopped(self) -> str | None:
+        """Why the run here ended before its last round; None if it did not."""
+        reason = (self.result() or {}).get("stopped")
+        return None if reason is None else str(reason)
 
     def close(self) -> None:
         self.records.close()
@@ -145,9 +154,9 @@ class RunFolder:
                 f"{self.path} was run with the data files in {old}, not with those in {new}; choose another "
                 "folder for these, or delete it"
             )
-        self._require_same_files(experiment)
+        self.require_same_files(experiment)
 
-    def _require_same_files(self, experiment: Experiment) -> None:
+    def require_same_files(self, experiment: Experiment) -> None:
         """Refuse to mix what a user's file gave before and after it was edited."""
         now = contents(experiment)
         written = (self.path / "environment.json").is_file()

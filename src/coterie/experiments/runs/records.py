@@ -28,11 +28,13 @@ from torch import Tensor
 from coterie.errors import DamagedRunError, RunFolderError
 from coterie.files import write_atomically
 from coterie.protocol import Point
-from coterie.simulation import POINTS, RoundRecord
+from coterie.simulation import POINTS, RoundRecord, Totals, Traffic
 
 MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
 COLUMNS = ("accuracy", "loss", "global_accuracy")
 WORK = ("gradient_steps", "samples_seen")
+TRAINING = ("online", "train_loss", *WORK)
+TRAFFIC = ("messages", "bytes", "hub_bytes")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Measurement:
 
     round: int
     values: dict[tuple[str, str], Tensor]  # (column, point) -> (peers,)
+    training: dict[str, Tensor] = field(default_factory=dict)  # of `TRAINING`: (peers,) each
 
     def get(self, column: str, point: str) -> Tensor | None:
         return self.values.get((column, point))
@@ -52,10 +55,12 @@ class History:
 
     measurements: list[Measurement] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    traffic: list[tuple[int, ...]] = field(default_factory=list)  # of `TRAFFIC`, in every round
     work: dict[str, Tensor] = field(default_factory=dict)  # of `WORK`: (peers,) NaN where it is not known
 
     def add(self, record: RoundRecord) -> None:
         self.seconds.append(record.seconds)
+        self.traffic.append(_traffic_of(record))
         for name in WORK:
             done = getattr(record, name).double()
             self.work[name] = self.work.get(name, torch.zeros_like(done)) + done
@@ -87,7 +92,7 @@ def measurement_of(record: RoundRecord) -> Measurement:
         values["loss", point] = evaluation.loss
         if evaluation.global_accuracy is not None:
             values["global_accuracy", point] = evaluation.global_accuracy
-    return Measurement(record.round, values)
+    return Measurement(record.round, values, {name: getattr(record, name) for name in TRAINING})
 
 
 def distribution(values: Tensor | None) -> dict[str, Any] | None:
@@ -112,7 +117,7 @@ def distribution(values: Tensor | None) -> dict[str, Any] | None:
 _MEASURES = [f"{column}_{point}" for column in COLUMNS for point in POINTS]
 _HEADERS = {
     "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES, *WORK],
-    "rounds.csv": ["round", "seconds", "messages", "bytes", "hub_bytes"],
+    "rounds.csv": ["round", "seconds", *TRAFFIC],
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
 }
 _DIAGNOSTICS = "diagnostics.jsonl"
@@ -132,12 +137,10 @@ class RunRecords:
 
     def append(self, record: RoundRecord) -> None:
         """Add one round to the records."""
-        messages = messages_in(record)
-        volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
+        traffic = _traffic_of(record)
         self._write("metrics.csv", _metric_lines(record))
-        by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
-        self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", messages, volume, by_hub]])
-        if messages <= MOST_LINKS:
+        self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", *traffic]])
+        if messages_in(record) <= MOST_LINKS:
             self._write("links.csv", _link_lines(record))
         for name, values in record.diagnostics.items():
             entry = {"round": record.round, "name": name, "values": values.tolist()}
@@ -170,10 +173,30 @@ class RunRecords:
                 self._rewrite(name, lines)
         return history
 
+    def read(self, peers: int) -> History:
+        """What the records say of the rounds that are complete. Nothing is changed."""
+        kept = {name: self._lines_before(None, name) for name in ("metrics.csv", "rounds.csv")}
+        rounds = len(kept["rounds.csv"])  # written after the peers' lines
+        kept["metrics.csv"] = [line for line in kept["metrics.csv"] if int(line["round"]) < rounds]
+        return self._history(kept, rounds, peers)
+
+    def totals(self, nodes: int) -> Totals | None:
+        """The traffic since the first round; None if not all messages are listed."""
+        totals, lines = Totals.zero(nodes), self._lines_before(None, "links.csv")
+        if len(lines) < sum(int(line["messages"]) for line in self._lines_before(None, "rounds.csv")):
+            return None
+        if lines:
+            names = ("sender", "receiver", "bytes", "delivered")
+            columns = (torch.tensor([int(line[name]) for line in lines]) for name in names)
+            senders, receivers, sizes, delivered = columns
+            totals.add(Traffic(senders, receivers, sizes, delivered.bool()))
+        return totals
+
     def _history(self, kept: dict[str, list[dict[str, str]]], rounds: int, peers: int) -> History:
         history = History()
         try:
             history.seconds = [float(line["seconds"]) for line in kept["rounds.csv"]]
+            history.traffic = [tuple(int(line[name]) for name in TRAFFIC) for line in kept["rounds.csv"]]
             measured = [(int(line["round"]), int(line["peer"])) for line in kept["metrics.csv"]]
             if measured != [(round, peer) for round in range(rounds) for peer in range(peers)]:
                 raise ValueError(f"it lacks lines of the {rounds} rounds that the checkpoint has")
@@ -218,8 +241,8 @@ class RunRecords:
                 f"cannot write {self.folder / name}: {error.strerror}; what was written before is intact"
             ) from None
 
-    def _lines_before(self, round: int, name: str) -> list[dict[str, str]]:
-        """Whole lines of the rounds before this one; the last line may have been cut short by a crash."""
+    def _lines_before(self, round: int | None, name: str) -> list[dict[str, str]]:
+        """Whole lines of the rounds before this one, or of all; a crash may have cut the last one short."""
         path = self.folder / name
         if not path.exists():
             return []
@@ -228,7 +251,9 @@ class RunRecords:
                 return [
                     line
                     for line in csv.DictReader(file)
-                    if None not in line.values() and line["round"].isdigit() and int(line["round"]) < round
+                    if None not in line.values()
+                    and line["round"].isdigit()
+                    and (round is None or int(line["round"]) < round)
                 ]
         except (ValueError, KeyError, csv.Error) as error:
             raise self._damaged(name, error) from None
@@ -252,6 +277,13 @@ class RunRecords:
 
 def messages_in(record: RoundRecord) -> int:
     return sum(len(traffic.senders) for traffic in record.traffic)
+
+
+def _traffic_of(record: RoundRecord) -> tuple[int, ...]:
+    """Of `TRAFFIC`: messages, their bytes, and how many of these a hub sent."""
+    volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
+    by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
+    return messages_in(record), volume, by_hub
 
 
 def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:
@@ -282,7 +314,11 @@ def _measurement(round: int, lines: list[dict[str, str]]) -> Measurement:
         for point in POINTS:
             texts = [line[f"{column}_{point}"] for line in lines]
             if any(texts):
-                values[column, point] = torch.tensor(
-                    [float(text) if text else float("nan") for text in texts]
-                )
-    return Measurement(round, values)
+                values[column, point] = _numbers(texts)
+    training = {name: _numbers(line.get(name, "") for line in lines) for name in TRAINING}
+    return Measurement(round, values, training)
+
+
+def _numbers(texts: Iterable[str]) -> Tensor:
+    """NaN: not measured."""
+    return torch.tensor([float(text) if text else math.nan for text in texts])

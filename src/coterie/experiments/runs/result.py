@@ -26,12 +26,14 @@ def result_of(
     executor: str,
     seconds: float,
     run_dir: Path | None,
+    stopped: str | None = None,
 ) -> dict[str, Any]:
     """What was run, and what came of it.
 
     accuracy: (peers,) of the personal models when last measured, by point of the round.
     bytes_sent: (nodes,) by the peers, then by a hub if there is one; NaN where it is not known.
     work: gradient steps and samples seen, (peers,) each, in all rounds; NaN where they are not known.
+    stopped: why the run ended before its last round, if it did.
     """
     sent = bytes_sent.double()
     known, of_all = [values[~values.isnan()] for values in (sent[: experiment.peers], sent)]
@@ -45,6 +47,7 @@ def result_of(
         "topology": experiment.topology,
         "peers": experiment.peers,
         "rounds": rounds,
+        "stopped": stopped,
         "seed": experiment.seed,
         "work": experiment.training.work,
         "point": point,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import ConfigError, DamagedRunError
+from coterie.errors import ConfigError, DamagedRunError, RunFolderError
+from coterie.experiments.runs import frames, personal
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.records import History
+from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
+from coterie.experiments.runs.records import History, distribution
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
@@ -36,7 +38,7 @@ from coterie.simulation import (
 _MOST_PEERS_IN_GRAPH = 5000  # a dense graph of more would fill the memory
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A finished run: accuracies over time, the models, who learned from whom."""
 
@@ -49,6 +51,28 @@ class Run:
     clusters: Tensor | None = None
     collaboration: Tensor | None = None  # (peers, peers) the weights that the algorithm learned, if it does
     run_dir: Path | None = None
+    stopped: str | None = None  # why an observer ended it before its last round
+
+    def __repr__(self) -> str:
+        """What was run, how far, and how well, in a line."""
+        e, done = self.experiment, len(self.history.seconds)
+        rounds = f"{done} rounds" if self.finished else f"interrupted after {done} of {e.rounds} rounds"
+        parts = [f"{e.algorithm} on {e.data}", f"{e.peers} peers", rounds, f"seed {e.seed}", self._scored]
+        parts += [f"ended early: {self.stopped}"] if self.stopped else []
+        return f"<Run {', '.join(parts)}>" + (f" in {self.run_dir}" if self.run_dir else "")
+
+    @property
+    def _scored(self) -> str:
+        spread = distribution(self.personal_accuracy) if self.history.measurements else None
+        if spread is None:
+            return "nothing measured so far"
+        mean, worst = (f"{spread[name]:.3f}" for name in ("mean", "worst_decile"))
+        return f"accuracy {mean} {self.point.replace('_', ' ')} (worst tenth {worst})"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end; only a run that is read from its folder may not have."""
+        return True
 
     @property
     def peers(self) -> int:
@@ -57,6 +81,8 @@ class Run:
     @property
     def personal_accuracy(self) -> Tensor:
         """(peers,) in the last round, at the algorithm's own point."""
+        if not self.history.measurements:
+            raise RunFolderError(f"{self.run_dir} was interrupted before anything was measured")
         return self.accuracy_over_time()[-1]
 
     def accuracy_over_time(self, point: Point | None = None) -> Tensor:
@@ -79,11 +105,15 @@ class Run:
             raise ConfigError("peers have different models in this run; use run.model(peer) or run.trained")
         return self.trained[0]
 
+    def models_like(self, peer: int) -> PeerModels:
+        """The models of all peers that have the same network as this one."""
+        if isinstance(peer, bool) or not isinstance(peer, int) or not 0 <= peer < self.peers:
+            raise ConfigError(f"there is no peer {peer!r}; they have the numbers 0 to {self.peers - 1}")
+        return next(models for models in self.trained if bool((models.peers == peer).any()))
+
     def model(self, peer: int) -> dict[str, Tensor]:
         """One peer's personal model as a state dict that loads into its module."""
-        if not 0 <= peer < self.peers:
-            raise ConfigError(f"there is no peer {peer}; they have the numbers 0 to {self.peers - 1}")
-        alike = next(models for models in self.trained if bool((models.peers == peer).any()))
+        alike = self.models_like(peer)
         row = int((alike.peers == peer).nonzero())
         module = copy.deepcopy(alike.module)
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
@@ -95,6 +125,24 @@ class Run:
     def models(self) -> list[dict[str, Tensor]]:
         """Every peer's personal model, as `model`."""
         return [self.model(peer) for peer in range(self.peers)]
+
+    def predict(self, peer: int, x: Any) -> Tensor:
+        """(samples, classes): the probabilities that a peer's personal model gives to each class.
+
+        x: an array or tensor whose first axis counts samples, shaped as in the data of the run.
+        """
+        return personal.predict(self, peer, x)
+
+    def save(self, peer: int, path: str | Path) -> Path:
+        """Write a peer's personal model in a new folder: model.safetensors, and what it is in model.json."""
+        return personal.save(self, peer, path)
+
+    def frame(self, kind: Literal["rounds", "peers", "links"], library: str | None = None) -> Any:
+        """A data frame with a line for each round; each peer in each measured round; or each link.
+
+        library: "pandas" or "polars"; default: the first of them that is installed. Rounds count from 1.
+        """
+        return frames.frame(frames.columns_of(self, kind), library)
 
     @property
     def graph(self) -> Tensor:
@@ -137,10 +185,8 @@ class Run:
             executor=self.executor,
             seconds=sum(self.history.seconds),
             run_dir=self.run_dir,
+            stopped=self.stopped,
         )
-
-
-Observer = Callable[[RoundRecord, History], None]
 
 
 def run(
@@ -148,19 +194,19 @@ def run(
     *,
     objects: Objects | None = None,
     run_dir: Path | None = None,
-    observer: Observer | None = None,
+    observer: Watching = None,
 ) -> Run:
     """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
-    return _Runner(prepare(experiment, objects), observer).run(run_dir)
+    return _Runner(prepare(experiment, objects), observers_of(observer)).run(run_dir)
 
 
-def resume(run_dir: Path, *, objects: Objects | None = None, observer: Observer | None = None) -> Run:
+def resume(run_dir: Path, *, objects: Objects | None = None, observer: Watching = None) -> Run:
     """Continue an interrupted run from its last checkpoint; the result is as if it had never stopped."""
     folder = RunFolder(run_dir)
     experiment = folder.experiment()
     folder.require_same(experiment)  # the files that it names may be others now
     with folder.claim():
-        return _Runner(prepare(experiment, objects), observer).resume(folder)
+        return _Runner(prepare(experiment, objects), observers_of(observer)).resume(folder)
 
 
 def run_or_resume(
@@ -168,7 +214,7 @@ def run_or_resume(
     run_dir: Path,
     *,
     objects: Objects | None = None,
-    observer: Observer | None = None,
+    observer: Watching = None,
 ) -> Run:
     """Run an experiment in a new folder, or resume the run that the folder holds, if it is of this one."""
     folder = RunFolder(run_dir)
@@ -178,12 +224,19 @@ def run_or_resume(
     return run(experiment, objects=objects, run_dir=run_dir, observer=observer)
 
 
+def at_checkpoint(folder: RunFolder, *, objects: Objects | None = None) -> Run:
+    """The run as its last checkpoint has it; nothing is trained, and nothing is changed."""
+    experiment = folder.stored_experiment()
+    folder.require_same_files(experiment)
+    return _Runner(prepare(experiment, objects), []).at_checkpoint(folder)
+
+
 @dataclass
 class _Runner:
     """One experiment, prepared."""
 
     prepared: Prepared
-    observer: Observer | None
+    observers: Sequence[Observer]
 
     @property
     def experiment(self) -> Experiment:
@@ -218,6 +271,13 @@ class _Runner:
                     )
             history = folder.records.cut(simulation.round, self.prepared.federation.peers)
             return self._step_to_end(simulation, history, folder)
+
+    def at_checkpoint(self, folder: RunFolder) -> Run:
+        with self._workers() as workers, pinned_threads(1):
+            simulation = self._simulation(cast(ExecutorName, folder.executor()), workers)
+            load_checkpoint(folder.checkpoint, simulation)
+            history = folder.records.read(self.prepared.federation.peers)
+            return self._run_of(simulation, history, folder, folder.stopped())
 
     def _workers(self) -> Workers:
         keep_freed_memory()
@@ -264,29 +324,54 @@ class _Runner:
         )
 
     def _step_to_end(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
-        e = self.experiment
+        """All rounds that are left, unless an observer ends the run before."""
+        stopped = None if folder is None else folder.stopped()
+        for observer in self.observers:
+            observer.begin(self.experiment, history)
         saved = time.monotonic()
-        while simulation.round < e.rounds:
-            record = simulation.step(
-                evaluate=e.evaluates(simulation.round),
-                evaluate_global=e.evaluates_globally(simulation.round),
-            )
+        while simulation.round < self.experiment.rounds and stopped is None:
+            record = self._step(simulation)
             history.add(record)
             if folder is not None:
                 folder.records.append(record)
-                if simulation.round == e.rounds or time.monotonic() - saved >= e.execution.checkpoint_seconds:
+                if self._is_last(simulation) or time.monotonic() - saved >= self._seconds_between_saves:
                     self._save(simulation, folder)
                     saved = time.monotonic()
-            if self.observer is not None:
-                self.observer(record, history)
-        return self._finished(simulation, history, folder)
+            stopped = reason_to_end([observer.round(record, history) for observer in self.observers])
+            if stopped is not None and folder is not None:
+                self._save(simulation, folder)
+        finished = self._finished(simulation, history, folder, stopped)
+        for observer in self.observers:
+            observer.end(finished)
+        return finished
+
+    def _step(self, simulation: Simulation) -> RoundRecord:
+        number, e = simulation.round, self.experiment
+        return simulation.step(evaluate=e.evaluates(number), evaluate_global=e.evaluates_globally(number))
+
+    def _is_last(self, simulation: Simulation) -> bool:
+        return simulation.round == self.experiment.rounds
+
+    @property
+    def _seconds_between_saves(self) -> float:
+        return self.experiment.execution.checkpoint_seconds
 
     def _save(self, simulation: Simulation, folder: RunFolder) -> None:
         folder.records.flush()  # the records must not be behind the checkpoint
         save_checkpoint(folder.checkpoint, simulation, {"executor": simulation.executor.name})
 
-    def _finished(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
-        finished = Run(
+    def _finished(
+        self, simulation: Simulation, history: History, folder: RunFolder | None, stopped: str | None
+    ) -> Run:
+        finished = self._run_of(simulation, history, folder, stopped)
+        if folder is not None:
+            folder.finish(finished.result())
+        return finished
+
+    def _run_of(
+        self, simulation: Simulation, history: History, folder: RunFolder | None, stopped: str | None
+    ) -> Run:
+        return Run(
             experiment=self.experiment,
             history=history,
             totals=simulation.totals,
@@ -299,7 +384,5 @@ class _Runner:
             clusters=self.prepared.federation.clusters,
             collaboration=simulation.collaboration(),
             run_dir=None if folder is None else folder.path,
+            stopped=stopped,
         )
-        if folder is not None:
-            folder.finish(finished.result())
-        return finished
