@@ -126,6 +126,8 @@ class Exam:
     epoch_groups: int = 0
     batchnorm: Literal["none", "average", "local"] = "none"
     work: Literal["own", "equal"] = "own"
+    shared: str = ""
+    network: nn.Module | None = None  # another than the usual one
 
     def simulation(
         self,
@@ -136,7 +138,7 @@ class Exam:
         shards: Sequence[Tensor] | None = None,
         topology: Topology | None = None,
     ) -> Simulation:
-        net = module(self.dtype, self.batchnorm != "none")
+        net = self.network or module(self.dtype, self.batchnorm != "none")
         return Simulation(
             algorithm=self.algorithm,
             federation=federation(self.dtype),
@@ -156,6 +158,7 @@ class Exam:
             rounds=4,
             shards=shards,
             local_buffers=self.batchnorm == "local",
+            shared=self.shared,
         )
 
     def played(self, rounds: int = 2, **how: Any) -> tuple[Simulation, list[RoundRecord]]:

@@ -9,25 +9,7 @@ from typing import Any, Literal
 import pytest
 from algorithm_exam import Exam, assert_finite, assert_same, exam, measured, state_of
 
-from coterie.protocol import Algorithm, Inbox
-from coterie.protocol.trees import leaves
-from coterie.simulation.router import Router
-
-
-@pytest.fixture
-def delivered(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of all tensors that were in a message, counted or not."""
-    names: set[str] = set()
-    deliver = Router.deliver
-
-    def spy(self: Router, *given: Any) -> tuple[list[Inbox], Any]:
-        inboxes, traffic = deliver(self, *given)
-        parcels = [parcel for inbox in inboxes for parcel in inbox._parcels]
-        names.update(place.rpartition("/")[2] for parcel in parcels for place, _ in leaves(parcel.payload))
-        return inboxes, traffic
-
-    monkeypatch.setattr(Router, "deliver", spy)
-    return names
+from coterie.protocol import Algorithm
 
 
 @pytest.mark.parametrize("batchnorm", ["average", "local"])

@@ -15,6 +15,7 @@ import networkx
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -560,3 +561,57 @@ def test_an_algorithm_defined_again_replaces_the_former(monkeypatch: pytest.Monk
     assert still.personal_accuracy.equal(fresh.personal_accuracy)
     assert not learning.personal_accuracy.equal(still.personal_accuracy)
     assert learning.experiment.algorithm == "Still"
+
+
+class Partly(nn.Module):
+    """Pretrained, so to speak, but for the last two layers."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 12)).requires_grad_(False)
+        self.middle, self.top = nn.Linear(12, 12), nn.Linear(12, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(torch.relu(self.middle(torch.relu(self.encoder(x)))))
+
+
+@pytest.mark.parametrize("init", ["same", "independent"])
+def test_frozen_parameters_are_common_to_all_and_in_no_checkpoint(tmp_path: Path, init: str) -> None:
+    """With weights of one's own, too: only what trains is drawn anew for each peer."""
+    table: dict[str, Any] = {"model": Partly, "topology": "ring", "peers": 4, "rounds": 2, "init": init}
+    run = coterie.simulate("d-psgd", **table, shared="middle", run_dir=tmp_path / "run")
+    assert set(run.params) == {"middle.weight", "middle.bias", "top.weight", "top.bias"}
+    saved = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    assert not any("encoder" in name for name in saved)
+    states = run.models
+    whole = Partly((1, 8, 8), 10)
+    whole.load_state_dict(states[3])
+    for name in ("encoder.1.weight", "encoder.1.bias"):
+        assert all(torch.equal(state[name], run.module.state_dict()[name]) for state in states)
+    assert not torch.equal(states[0]["top.weight"], states[1]["top.weight"])
+    links, middle = 4 * 2, 4 * (12 * 12 + 12)
+    assert int(run.totals.bytes_sent.sum()) == 2 * links * middle
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"shared": "midle"},
+            "shared: 'midle' matches no parameter of the model; what trains: middle.weight",
+        ),
+        ({"shared": "encoder"}, "'encoder' matches only frozen parameters, such as encoder.1.bias"),
+        (
+            {"model": nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())},
+            "keeps the last linear layer at home, and model 'own' has none that trains",
+        ),
+    ],
+)
+def test_what_travels_is_checked_before_anything_trains(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    table = {"model": Partly, "peers": 3, "rounds": 1, "run_dir": tmp_path / "run", **changes}
+    with pytest.raises(ConfigError) as error:
+        coterie.simulate("dfedpgp", **table)
+    assert said in str(error.value)
+    assert not (tmp_path / "run").exists()

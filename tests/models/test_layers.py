@@ -79,7 +79,7 @@ def test_layers_that_cannot_be_used(layer: str, words: str) -> None:
 
 
 def test_a_layer_before_all_parameters_is_refused() -> None:
-    with pytest.raises(ConfigError, match="before all parameters"):
+    with pytest.raises(ConfigError, match="before all that trains"):
         find_layer(dense(), "0", (2, 3))
 
 

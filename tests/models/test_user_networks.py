@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.models import build, head_names
+from coterie.models import build
 
 SOURCE = '''
 import math
@@ -155,23 +155,3 @@ def test_a_function_without_a_signature_is_refused():
     net.__signature__ = "none"  # as for some functions written in C, but in every version of Python
     with pytest.raises(ConfigError, match="net in this program does not say what arguments it takes"):
         build(net, (4,), 3, seed=0)
-
-
-def test_head_is_the_last_linear_layer(file):
-    module = build(f"{file}:Both", (4,), 3, seed=0)
-    assert head_names(module) == ("classifier.weight", "classifier.bias")
-    assert head_names(nn.Linear(2, 2)) == ("weight", "bias")
-
-
-def test_a_module_may_say_what_its_head_is(file):
-    module = build(f"{file}:Both", (4,), 3, seed=0)
-    module.head_names = ("features.bias", "classifier")
-    assert head_names(module) == ("features.bias", "classifier.weight", "classifier.bias")
-    module.head_names = ("clasifier",)
-    with pytest.raises(ConfigError, match="clasifier"):
-        head_names(module)
-
-
-def test_no_linear_layer_means_no_head():
-    with pytest.raises(ConfigError, match="head_names"):
-        head_names(nn.Sequential(nn.Conv2d(1, 1, 3)))

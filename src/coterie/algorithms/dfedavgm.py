@@ -68,6 +68,7 @@ class DFedAvgMP(DFedAvgM):
         paper="Liu et al. 2024 (ablation)",
         measured="after_mixing",
         communication="one body to each neighbour",
+        partial=True,
         free_running=True,
         architectures=True,
         own_work=("head_epochs",),

@@ -56,6 +56,7 @@ class DFedPGP(Algorithm[DirectedState]):
     facts = Facts(
         paper="Liu et al. 2024",
         measured="after_mixing",
+        partial=True,
         communication="one body and one number to each out-neighbour",
         directed=True,
         free_running=True,

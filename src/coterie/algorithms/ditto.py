@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.algorithms.parts.heads import proportion
+from coterie.algorithms.parts.heads import pick, proportion
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState, of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least, require_fraction
@@ -88,6 +88,7 @@ class Ditto(PersonalBesideHub):
         personal = node.train(state.personal, active=here, share=share, **pulled)
         node.measure(after_local=personal)
         upload = yield to_hub(weighted(trained, node.n_samples.float()), node, here, clients)
+        w = {**w, **pick(trained, node.at_home)}
         return PersonalState(mean_at_hub(w, upload), personal)
 
 

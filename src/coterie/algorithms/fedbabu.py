@@ -36,6 +36,7 @@ class FedBABU(HubAverage):
     facts = Facts(
         paper="Oh et al. 2022",
         measured="after_mixing",
+        partial=True,
         communication="one body to and from each sampled client",
         hub=True,
     )

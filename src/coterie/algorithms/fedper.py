@@ -33,6 +33,7 @@ class FedPer(HubAverage):
     facts = Facts(
         paper="Arivazhagan et al. 2019",
         measured="after_mixing",
+        partial=True,
         communication="one body to and from each sampled client",
         hub=True,
     )

@@ -32,6 +32,7 @@ class FedRep(FedPer):
     facts = Facts(
         paper="Collins et al. 2021",
         measured="after_mixing",
+        partial=True,
         communication="one body to and from each sampled client",
         hub=True,
         own_work=("head_epochs",),

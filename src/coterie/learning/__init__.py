@@ -1,7 +1,7 @@
 """Local learning: training, losses, update rules, and the nodes that a process hosts."""
 
 from coterie.learning.augmentation import Augmented
-from coterie.learning.batched import check_module, model_tree
+from coterie.learning.batched import check_module
 from coterie.learning.executor import (
     Executor,
     ExecutorName,
@@ -14,6 +14,7 @@ from coterie.learning.local_steps import LocalWork, cross_entropy
 from coterie.learning.node import LearningNode
 from coterie.learning.precision import Precision, require_precision
 from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Rate, Update
+from coterie.models import model_tree
 
 __all__ = [
     "SGD",

@@ -12,9 +12,8 @@ one's own, would take it in: `what_padding_enters` finds them.
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,7 +26,7 @@ from coterie.errors import ConfigError, CoterieError
 from coterie.learning.own_randomness import OwnRandomness
 from coterie.learning.pooling import with_square_pools
 from coterie.learning.updates import Gradients
-from coterie.models import is_out_of_memory, output_of
+from coterie.models import copy_of, frozen_names, is_out_of_memory, model_tree, output_of, still_layers
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
@@ -56,15 +55,6 @@ class BatchedModel(Protocol):
         """(rows,) losses and the gradients of the named parameters; updates buffers in `params`."""
 
 
-def model_tree(module: nn.Module) -> Params:
-    """A module's parameters and floating-point buffers, one row, copied.
-
-    Integer buffers (`num_batches_tracked`) are never averaged, so they are left out.
-    """
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return {name: value.detach().clone()[None] for name, value in named if value.is_floating_point()}
-
-
 def trainable_names(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, value in module.named_parameters() if value.requires_grad)
 
@@ -74,11 +64,19 @@ def check_module(module: nn.Module) -> None:
     if not trainable_names(module):
         raise ConfigError("the model has no parameters to train (none that requires a gradient)")
     for name, layer in module.named_modules():
-        if isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None:
+        counts = isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None
+        if counts and name not in still_layers(module):
             raise ConfigError(
                 f"layer {name!r} has BatchNorm momentum=None (a cumulative average), which depends on a "
                 "counter that peers cannot average; give it a number such as 0.1"
             )
+
+
+def _to_training(module: nn.Module, still: Iterable[str]) -> None:
+    """Into training mode, but for the layers whose statistics are frozen."""
+    module.train()
+    for name in still:
+        module.get_submodule(name).eval()
 
 
 class OneByOne:
@@ -89,6 +87,7 @@ class OneByOne:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._local = threading.local()
+        self._still, self._frozen = still_layers(module), frozen_names(module)
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
         # Does its forward draw random numbers? None: not known yet, and finding out takes a slow import.
         self._random: bool | None = False if _made_of_plain_layers(module) else None
@@ -107,7 +106,7 @@ class OneByOne:
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
         module = self._bound(params)
-        module.train()
+        _to_training(module, self._still)
         if self._has_batch_norm and batch.y.shape[1] == 1:
             # One sample has no variance: normalise it with the running statistics.
             for layer in module.modules():
@@ -118,6 +117,8 @@ class OneByOne:
         found = torch.autograd.grad(losses.sum(), [named[name] for name in only], allow_unused=True)
         for buffer in self._local.buffers:  # only now: the backward pass may have needed their old values
             buffer.keep_assigned()
+        for frozen in self._local.frozen:
+            frozen.require_unchanged()
         return losses.detach(), {name: g[None] for name, g in zip(only, found, strict=True) if g is not None}
 
     def _training_forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -136,12 +137,13 @@ class OneByOne:
         """This thread's module, whose parameters and buffers share the memory of row 0 of `params`."""
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
-            module = self._local.module = with_square_pools(copy.deepcopy(self._module))
-            self._local.buffers = _buffers(module)
+            module = self._local.module = with_square_pools(copy_of(self._module))
+            self._local.buffers = [buffer for buffer in _buffers(module) if buffer.name not in self._frozen]
+            self._local.frozen = [buffer for buffer in _buffers(module) if buffer.name in self._frozen]
             self._local.slots = {
                 name: value
                 for name, value in [*module.named_parameters(), *module.named_buffers()]
-                if value.is_floating_point()
+                if value.is_floating_point() and name not in self._frozen
             }
         for buffer in self._local.buffers:
             buffer.reinstall()
@@ -162,6 +164,7 @@ class _Buffer:
     name: str
     owner: dict[str, Tensor | None]  # the buffers of its layer
     slot: Tensor
+    version: int  # how often it had been changed in place
 
     @property
     def _key(self) -> str:
@@ -181,10 +184,18 @@ class _Buffer:
             )
         self.slot.data.copy_(now.detach())
 
+    def require_unchanged(self) -> None:
+        """For a buffer of a frozen layer, which all peers have in common."""
+        if self.owner[self._key] is not self.slot or self.slot._version != self.version:
+            raise ConfigError(
+                f"training changes the model's buffer {self.name!r}, and its layer is frozen: all peers have "
+                "it in common; let a parameter of the layer train, or leave the buffer alone in training"
+            )
+
 
 def _buffers(module: nn.Module) -> list[_Buffer]:
     return [
-        _Buffer(name, module.get_submodule(name.rpartition(".")[0])._buffers, value)
+        _Buffer(name, module.get_submodule(name.rpartition(".")[0])._buffers, value, value._version)
         for name, value in module.named_buffers()
         if value.is_floating_point()
     ]
@@ -232,6 +243,7 @@ class Vmapped:
         self._local = threading.local()
         convolves = any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
         self._evaluation = OneByOne(module) if convolves else None
+        self._still = still_layers(module)
         self._may_be_padded = _made_of_plain_layers(module)  # or not known yet
 
     @staticmethod
@@ -240,7 +252,9 @@ class Vmapped:
 
         What else padding would enter is found when training starts, with the data.
         """
-        return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in module.modules())
+        still = still_layers(module)
+        kinds = [layer for name, layer in module.named_modules() if name not in still]
+        return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in kinds)
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
         if self._evaluation is not None:
@@ -268,8 +282,11 @@ class Vmapped:
     def _forward(self, params: Params, x: Tensor, *, training: bool, layer: str | None = None) -> Tensor:
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
-            module = self._local.module = copy.deepcopy(self._module)
-        module.train(training)
+            module = self._local.module = copy_of(self._module)
+        if training:
+            _to_training(module, self._still)
+        else:
+            module.eval()
 
         def call(row: Params, inputs: Tensor) -> Tensor:
             return _run(module, layer, lambda: torch.func.functional_call(module, row, (inputs,)))
@@ -317,7 +334,8 @@ def what_padding_enters(module: nn.Module, model: Params, x: Tensor) -> str | No
     Found by trial, on three samples of x (rows, batch, ...) of which the last is changed. `model`: the
     parameters and buffers of one row. Random operations raise an error, as everywhere in vmap.
     """
-    module = copy.deepcopy(module).train()
+    module = copy_of(module)
+    _to_training(module, still_layers(module))
     buffers = [name for name, _ in module.named_buffers() if name in model]
     model = {name: (value if name in buffers else _seen(value)).to(x.device) for name, value in model.items()}
     rows = {name: torch.cat((value, value)) for name, value in model.items()}

@@ -29,13 +29,12 @@ from coterie.learning.batched import (
     OneByOne,
     Vmapped,
     cannot_be_stacked,
-    model_tree,
     trainable_names,
 )
 from coterie.learning.local_steps import Batches, Job, LocalWork, draw_batches, local_steps
 from coterie.learning.precision import Autocast, Precision
 from coterie.learning.stacked import StackedLayers
-from coterie.models import Layer, find_layer
+from coterie.models import Layer, find_layer, model_tree
 from coterie.protocol.node import Loss, Prepare
 from coterie.protocol.trees import Params, row_bytes
 from coterie.randomness import Stream

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from coterie.data import Federation, Split
 from coterie.errors import ContractError, DivergedError
-from coterie.learning.batched import model_tree
 from coterie.learning.executor import Executor, Visit
 from coterie.learning.local_steps import LocalWork, local_steps, sample_cross_entropy
 from coterie.learning.losses import loss_of
-from coterie.models import head_names
+from coterie.models import Parts, model_tree
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream, shared_stream, stream
@@ -48,6 +47,7 @@ class LearningNode:
     clusters: Tensor | None = None
     own_module: Callable[[int], nn.Module] | None = None  # node id -> its own initial model
     other_executors: Sequence[Executor] = ()  # of the architectures that other nodes have
+    shared: str = ""  # patterns of what travels; empty: whatever the algorithm sends
 
     round: int = -1
     evaluating: bool = False
@@ -59,9 +59,9 @@ class LearningNode:
 
     def __post_init__(self) -> None:
         self.loss = loss_of(self.training, self.federation)
-        self.head = head_names(self.module)
-        self.body = tuple(name for name in model_tree(self.module) if name not in self.head)
-        self.buffers = tuple(name for name in self.body if name not in dict(self.module.named_parameters()))
+        parts, parameters = Parts.of(self.module, self.shared), dict(self.module.named_parameters())
+        self.body, self.head, self.at_home = parts.body, parts.head, parts.at_home
+        self.buffers = tuple(name for name in (*self.body, *self.head) if name not in parameters)
         self.work = WorkDone.none(self.rows)
 
     def begin(self, round: int, graph: Graph, online: Tensor, *, evaluating: bool = False) -> None:
@@ -88,6 +88,10 @@ class LearningNode:
     def epochs(self) -> Tensor:
         per_epoch = -(-self.n_samples // self.training.batch_size)
         return self._budget().double() / per_epoch.clamp(min=1)
+
+    def withheld(self, local_buffers: bool) -> frozenset[str]:
+        """Names that never leave a node; local_buffers: nor do running statistics."""
+        return frozenset(self.at_home + (self.buffers if local_buffers else ()))
 
     def initial(self) -> Params:
         if self.own_module is None:

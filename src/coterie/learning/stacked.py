@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from coterie.learning.updates import Gradients, Moved, Outer, Pass
+from coterie.models import frozen_names, still_layers
 from coterie.protocol.node import Batch, Loss
 from coterie.protocol.trees import Params
 
@@ -37,6 +39,7 @@ class StackedLayers:
     def __init__(self, module: nn.Sequential) -> None:
         # Not named_children(), which names a layer that occurs twice (a ReLU) only once.
         self._layers = [(name, _not_in_place(layer)) for name, layer in module._modules.items()]
+        self._frozen, self._still = _common(module), still_layers(module)
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
@@ -53,6 +56,7 @@ class StackedLayers:
         return all(map(_has_batched_form, layers))
 
     def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
+        params = {**self._frozen, **params}
         with torch.no_grad():
             for name, part in self._layers:
                 if isinstance(part, nn.Linear):
@@ -75,7 +79,7 @@ class StackedLayers:
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
         tape = _Tape({}, {})
-        leaves = dict(params)
+        leaves = {**self._frozen, **params}
         losses = loss(self._forward(leaves, batch, tape, only), batch)
         direct = [name for name in only if leaves[name] is not params[name]]
         wanted = [*tape.outputs.values(), *(leaves[name] for name in direct)]
@@ -99,7 +103,10 @@ class StackedLayers:
                     weight, bias = leaves[f"{name}.weight"], leaves.get(f"{name}.bias")
                     tape.passes[name], tape.outputs[name] = Pass(inputs, x.detach(), weight, bias), x
             elif isinstance(layer, nn.BatchNorm1d):
-                statistics = _batch_statistics(layer, leaves, name, x, batch.present)
+                if name in self._still:
+                    statistics = _running(leaves, name)
+                else:
+                    statistics = _batch_statistics(layer, leaves, name, x, batch.present)
                 for key in (f"{name}.weight", f"{name}.bias"):
                     if key in only:
                         leaves[key] = leaves[key].detach().requires_grad_()
@@ -143,9 +150,19 @@ def _linear(params: Params, name: str, x: Tensor) -> Tensor:
             return torch.baddbmm(y, taken.gram, step.delta)
         y = _linear({**params, f"{name}.weight": weight.weight}, name, x)
         return torch.baddbmm(y, torch.bmm(x, step.inputs.mT), step.delta)
+    if weight.dim() == 2:  # frozen, and the same for all rows
+        y = functional.linear(x, weight)
+        return y if bias is None else y + bias[:, None]
     if weight.shape[1] >= _WIDE or x.requires_grad:
         return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
     return (torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[:, :, None], weight, x.mT)).mT
+
+
+def _common(module: nn.Module) -> Params:
+    """What is frozen, as one row that serves all; but the weights of linear layers as they are."""
+    frozen, named = frozen_names(module), [*module.named_parameters(), *module.named_buffers()]
+    linear = {f"{name}.weight" for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    return {name: v.detach() if name in linear else v.detach()[None] for name, v in named if name in frozen}
 
 
 def _running(params: Params, name: str) -> tuple[Tensor, Tensor]:

@@ -5,14 +5,29 @@ Every network returns raw logits: distillation needs them, and cross entropy is 
 
 from coterie.models.architecture import Architecture
 from coterie.models.construction import build, is_out_of_memory
-from coterie.models.layers import Layer, find_layer, head_names, output_of
+from coterie.models.layers import Layer, find_layer, output_of
+from coterie.models.parts import (
+    Parts,
+    check_shared,
+    copy_of,
+    frozen_names,
+    head_names,
+    model_tree,
+    still_layers,
+)
 
 __all__ = [
     "Architecture",
     "Layer",
+    "Parts",
     "build",
+    "check_shared",
+    "copy_of",
     "find_layer",
+    "frozen_names",
     "head_names",
     "is_out_of_memory",
+    "model_tree",
     "output_of",
+    "still_layers",
 ]

@@ -1,12 +1,7 @@
-"""Named layers of a network: what they return, on which part of it that depends, and which is the head.
-
-The head is the last linear layer only (the papers' "linear classifier"), not everything from the first fully
-connected layer on. FedPer, FedRep, FedBABU, DFedAvgM-P and DFedPGP keep it apart from the rest, the body.
-"""
+"""Named layers of a network: what they return, and on which part of it that depends."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError
 from coterie.models.architecture import Shape
+from coterie.models.parts import copy_of, frozen_names
 from coterie.registry import nearest
 
 
@@ -25,7 +21,7 @@ class Layer:
 
     name: str
     features: int  # how many numbers it returns for each sample
-    needs: tuple[str, ...]  # names of the parameters and buffers that they depend on
+    needs: tuple[str, ...]  # names of what they depend on in a peer's model
 
 
 def find_layer(module: nn.Module, name: str, shape: Shape) -> Layer:
@@ -35,11 +31,11 @@ def find_layer(module: nn.Module, name: str, shape: Shape) -> Layer:
         help = nearest(name, names) if names else "it has none"
         listed = "" if help.startswith("choose from") else f" Its layers: {', '.join(names)}"
         raise ConfigError(f"the model has no layer {name!r}; {help}{listed}")
-    module = copy.deepcopy(module).eval()
+    module = copy_of(module).eval()
     needs = _dependencies(module, name, shape)
     if not needs:
         raise ConfigError(
-            f"layer {name!r} comes before all parameters, so that its outputs are the same in every model"
+            f"layer {name!r} comes before all that trains, so that its outputs are the same in every model"
         )
     return Layer(name, _forward(module, name, shape).shape[1], needs)
 
@@ -80,10 +76,10 @@ def _dependencies(module: nn.Module, layer: str, shape: Shape) -> tuple[str, ...
     Neither the order of registration nor that of the calls would do: a forward may use its layers in another
     order, or a layer's weight without calling it.
     """
-    found = []
+    found, frozen = [], frozen_names(module)
     with torch.no_grad():
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
-            if value.is_floating_point():
+            if value.is_floating_point() and name not in frozen:
                 kept = value.clone()
                 value.fill_(torch.nan)
                 if bool(_forward(module, layer, shape).isnan().any()):
@@ -97,32 +93,3 @@ def _forward(module: nn.Module, layer: str, shape: Shape) -> Tensor:
     batch = torch.ones(2, *shape, dtype=like.dtype, device=like.device)
     with torch.no_grad():
         return output_of(module, layer, lambda: module(batch))
-
-
-def head_names(module: nn.Module) -> tuple[str, ...]:
-    """Parameter names of the head: the last `nn.Linear`, or what the attribute `head_names` lists.
-
-    The attribute may list parameters (`classifier.weight`) or whole submodules (`classifier`).
-    """
-    parameters = [name for name, _ in module.named_parameters()]
-    own = getattr(module, "head_names", None)
-    if own is not None:
-        wanted = (own,) if isinstance(own, str) else tuple(own)
-    else:
-        wanted = tuple(name for name, part in module.named_modules() if isinstance(part, nn.Linear))[-1:]
-    if not wanted:
-        raise ConfigError(
-            f"{type(module).__name__} has no nn.Linear layer to be its head; give the class an attribute "
-            f"head_names that lists the head's parameters"
-        )
-    for name in wanted:
-        if not any(_belongs(parameter, name) for parameter in parameters):
-            raise ConfigError(
-                f"head_names of {type(module).__name__} lists {name!r}, which has no parameters"
-            )
-    return tuple(p for p in parameters if any(_belongs(p, name) for name in wanted))
-
-
-def _belongs(parameter: str, name: str) -> bool:
-    # A module that is itself one nn.Linear is named "" by torch.
-    return not name or parameter == name or parameter.startswith(f"{name}.")

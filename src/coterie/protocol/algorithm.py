@@ -41,6 +41,7 @@ class Facts:
     free_running: bool = False  # may run between real peers that do not keep step: newest models will do
     architectures: bool = False  # peers may have different architectures
     own_work: tuple[str, ...] = ()  # hyper-parameters that say how long it trains, unless all train equally
+    partial: bool = False  # a head stays at home: the last linear layer, or what `shared` leaves out
     validation: bool = False  # needs validation data: an experiment sets some aside unless it says otherwise
 
 

@@ -77,10 +77,11 @@ class Node(Protocol):
     evaluating: bool  # whether this round's models are measured
     hub: int | None  # id of the hub, which has no data, or None
     clusters: Tensor | None  # (peers,) true cluster of every peer: for the Oracle only
-    head: tuple[str, ...]  # parameter names of the last linear layer
-    body: tuple[str, ...]  # all other names
+    head: tuple[str, ...]  # names of the last linear layer, or what the experiment's `shared` leaves out
+    body: tuple[str, ...]  # all other names of a model; what is frozen is in neither
+    at_home: tuple[str, ...]  # what `shared` leaves out, and no message holds; empty if it is not set
     loss: Loss  # the experiment's own: cross-entropy, with its class weights and label smoothing
-    buffers: tuple[str, ...]  # of the body, what is not trained: BatchNorm's running statistics
+    buffers: tuple[str, ...]  # what no gradient changes: BatchNorm's running statistics
 
     @property
     def rows(self) -> int: ...

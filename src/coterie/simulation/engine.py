@@ -107,6 +107,7 @@ class _Block:
 class Simulation:
     """N peers (and a hub if the topology has one) under one algorithm.
 
+    shared: patterns of what travels of a model; empty: whatever the algorithm sends.
     sealing: how sealed exchanges are added up.
     shards: how to cut the nodes into blocks; one block of all nodes is fastest.
     architectures: nodes that have another network than `module`; they are in blocks of their own.
@@ -122,6 +123,7 @@ class Simulation:
     rounds: int
     own_module: Callable[[int], nn.Module] | None = None
     local_buffers: bool = False
+    shared: str = ""
     sealing: SealingKind = "plain"
     shards: Sequence[Tensor] | None = None
     architectures: Sequence[HostedNetwork] = ()
@@ -133,7 +135,7 @@ class Simulation:
     def __post_init__(self) -> None:
         shards = self.shards or [torch.arange(self.topology.nodes)]
         nodes = [self._node(part) for part in cut(shards, self.executor, self.architectures)]
-        withheld = frozenset(n for node in nodes for n in node.buffers) if self.local_buffers else frozenset()
+        withheld = frozenset().union(*(node.withheld(self.local_buffers) for node in nodes))
         ids, spread = [node.ids for node in nodes], self.executor.workers.map
         self._router = Router(self.topology, ids, withheld, self.sealing, spread)
         self.totals = Totals.zero(self.topology.nodes)
@@ -267,6 +269,7 @@ class Simulation:
             clusters=self.federation.clusters,
             own_module=self.own_module,
             other_executors=[executor for executor in executors if executor is not part.executor],
+            shared=self.shared,
         )
 
 

@@ -80,6 +80,7 @@ def test_any_other_value_is_another() -> None:
         {"init": "independent"},
         {"classes": 10},
         {"batchnorm": "local"},
+        {"shared": "hidden"},
         {"training": {"lr": 0.06}},
         {"training": {"steps": 3}},
         {"splitting": {"validation": 0.1}},

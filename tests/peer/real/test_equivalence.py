@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from peers_in_memory import VARIANTS
 from real_peers import PATIENCE, Swarm, experiment, same_as_simulated
+from safetensors import safe_open
 
 from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import Joining
@@ -76,3 +77,33 @@ def test_programs_started_by_hand_give_the_numbers_of_the_simulator(tmp_path: Pa
         swarm.start(executed=True)
         swarm.finish()
         same_as_simulated(table, swarm.peers(), swarm)
+
+
+PARTLY_FROZEN = """
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def __init__(self, shape, n_classes):
+        first, second, third = nn.Linear(64, 16), nn.Linear(16, 8), nn.Linear(8, n_classes)
+        super().__init__(nn.Flatten(), first.requires_grad_(False), nn.ReLU(), second, nn.ReLU(), third)
+"""
+SHARED_BYTES = 4 * (16 * 8 + 8)
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "dfedpgp", "fedavg"])
+def test_peers_send_only_what_is_shared_and_keep_only_what_trains(name: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(PARTLY_FROZEN)
+    table = {**same_experiment(name), "model": f"{tmp_path / 'net.py'}:Net", "shared": "3"}
+    swarm = Swarm(tmp_path, table, settings=PACE)
+    joinings = [swarm.join(number) for number in range(swarm.nodes)]
+    asyncio.run(play(joinings))
+    same_as_simulated(table, {n: joining.peer for n, joining in enumerate(joinings)}, swarm)
+    heading = 1000  # bytes of a message besides its numbers, at most
+    for joining in joinings:
+        peer = joining.peer
+        with safe_open(str(peer.journal.checkpoint), framework="pt") as file:
+            kept = {place.rpartition("/")[2] for place in file.keys()}  # noqa: SIM118
+        assert kept - {"mass"} == {"3.weight", "3.bias", "5.weight", "5.bias"}
+        sent, messages = sum(peer.metrics.bytes_out.values()), sum(peer.metrics.messages_out.values())
+        assert SHARED_BYTES * messages <= sent < (SHARED_BYTES + heading) * messages

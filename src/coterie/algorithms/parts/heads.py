@@ -22,7 +22,7 @@ def train_head_then_body(
 
     head, body: settings of `node.train` for each of the two phases. share: of the round's work, for both.
     """
-    has_body = len(node.body) > len(node.buffers)  # what is not there takes no steps
+    has_body = any(name not in node.buffers for name in node.body)  # what is not there takes no steps
     first = share * proportion(head["epochs"], node.epochs) if has_body else share
     heads = pick(node.train(params, only=node.head, stream="head", share=first, **head, **both), node.head)
     return node.train({**params, **heads}, only=node.body, share=share, **body, **both)

@@ -107,7 +107,7 @@ def intersection_mean(params: Params, masks: Params, inbox: Inbox) -> Params:
     sums = {(kind, name): part for (kind, name, _), part in zip(layout, columns, strict=True)}
     mixed = dict(params)
     for name, own in params.items():
-        if name in masks:
+        if ("masks", name) in sums:
             mask = masks[name]
             having = sums["masks", name].view(own.shape) + mask
             mixed[name] = (sums["weights", name].view(own.shape) + own) / having.clamp(min=1) * mask

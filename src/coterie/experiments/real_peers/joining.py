@@ -180,10 +180,11 @@ def _peer(
     plan: _Plan, transport: TlsTransport, metrics: Metrics, observer: Callable[[RoundReport], None]
 ) -> Peer:
     settings, experiment, prepared = plan.settings, plan.experiment, plan.prepared
+    node = node_of(experiment, prepared, settings.number)
     return Peer(
         name=settings.name,
         address=settings.address,
-        node=node_of(experiment, prepared, settings.number),
+        node=node,
         algorithm=prepared.algorithm,
         topology=prepared.topology,
         rounds=experiment.rounds,
@@ -194,7 +195,7 @@ def _peer(
         pace=_pace(settings),
         in_step=settings.mode == "synchronous",
         staleness=settings.staleness,
-        withheld=_withheld(experiment, prepared),
+        withheld=node.withheld(experiment.batchnorm == "local"),
         sign=lambda message: Identity.load(plan.folder).sign(message),
         verify=plan.roster.verify,
         evaluates=experiment.evaluates,
@@ -262,6 +263,7 @@ def node_of(experiment: Experiment, prepared: Prepared, number: int) -> Learning
         hub=prepared.topology.hub,
         clusters=prepared.federation.clusters,
         own_module=prepared.own_module,
+        shared=experiment.shared,
     )
 
 
@@ -289,13 +291,6 @@ def _check(experiment: Experiment, prepared: Prepared, settings: PeerSettings, r
             "a secure sum needs its members in the same round; set mode = 'synchronous' in peer.toml, or "
             "settings.sealed = false in the experiment"
         )
-
-
-def _withheld(experiment: Experiment, prepared: Prepared) -> frozenset[str]:
-    if experiment.batchnorm == "average":
-        return frozenset()
-    parameters = {name for name, _ in prepared.module.named_parameters()}
-    return frozenset(name for name, _ in prepared.module.named_buffers() if name not in parameters)
 
 
 def _pace(settings: PeerSettings) -> Pace:

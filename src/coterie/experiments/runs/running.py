@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
+from coterie.models import copy_of
 from coterie.protocol import Params, Point
 from coterie.simulation import (
     POINTS,
@@ -115,11 +115,11 @@ class Run:
         """One peer's personal model as a state dict that loads into its module."""
         alike = self.models_like(peer)
         row = int((alike.peers == peer).nonzero())
-        module = copy.deepcopy(alike.module)
+        module = copy_of(alike.module)
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
             if name in alike.params:
                 value.data = alike.params[name][row].clone()
-        return dict(module.state_dict())
+        return {name: value.cpu() for name, value in module.state_dict().items()}
 
     @property
     def models(self) -> list[dict[str, Tensor]]:
@@ -313,6 +313,7 @@ class _Runner:
             rounds=e.rounds,
             own_module=p.own_module,
             local_buffers=e.batchnorm == "local",
+            shared=e.shared,
             sealing=e.execution.sealing,
             architectures=[
                 HostedNetwork(

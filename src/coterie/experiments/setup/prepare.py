@@ -17,7 +17,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.learning import Augmented, check_module, model_tree, require_precision
-from coterie.models import build, find_layer, output_of
+from coterie.models import build, check_shared, find_layer, head_names, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
@@ -84,6 +84,8 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     device = _device(experiment.execution.device)
     require_precision(experiment.execution.precision, device)
     federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
+    for network in (module, *(other.module for other in other_networks.values())):
+        network.to(device)  # what is frozen computes there; what trains is copied there by its node
     own = None
     if experiment.init == "independent":
         named = {peer: name for name, other in other_networks.items() for peer in other.peers}
@@ -108,10 +110,26 @@ def _check_networks(
         networks = {experiment.model: module, **networks}
     for network in networks.values():
         check_module(network)
+    _check_parts(experiment, algorithm, networks)
     layer = algorithm.compared_layer()
     if layer is not None:
         _check_layer(networks, layer, federation.shape)
     _check_together(networks, layer, federation.shape, experiment.batchnorm)
+
+
+def _check_parts(
+    experiment: Experiment, algorithm: Algorithm[Any], networks: Mapping[str, nn.Module]
+) -> None:
+    """Refuse patterns of `shared` that match nothing, and a method that keeps a head where there is none."""
+    if experiment.shared:
+        check_shared(networks, experiment.shared)
+    elif algorithm.facts.partial:
+        for name, network in networks.items():
+            if not head_names(network):
+                raise ConfigError(
+                    f"algorithm {experiment.algorithm!r} keeps the last linear layer at home, and model "
+                    f"{name!r} has none that trains; say what travels instead, such as shared = 'lora_A'"
+                )
 
 
 def _check_layer(networks: Mapping[str, nn.Module], layer: str, shape: tuple[int, ...]) -> None:

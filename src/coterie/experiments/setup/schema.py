@@ -123,6 +123,11 @@ class Experiment(Section):
     batchnorm: Literal["average", "local"] = Field(
         default="average", description="running statistics: mix them or keep them"
     )
+    shared: str = Field(
+        default="",
+        description="patterns of the names that travel, such as lora_A|classifier; all else stays with its "
+        "peer; empty: whatever the algorithm sends",
+    )
     training: Training = Training()
     splitting: Splitting = Splitting()
     evaluation: EvaluationPlan = EvaluationPlan()

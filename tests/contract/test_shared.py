@@ -1,0 +1,158 @@
+"""What travels: only what is shared and trains; every algorithm takes the same exam without the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from algorithm_exam import (
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    Exam,
+    assert_finite,
+    assert_same,
+    check_shards_agree,
+    differs,
+    exam,
+    federation,
+    module,
+    state_of,
+    topology_for,
+)
+from torch import nn
+
+from coterie.algorithms.d_psgd import DPSGD
+from coterie.algorithms.ditto import Ditto
+from coterie.catalogue import algorithms
+from coterie.models import model_tree
+from coterie.protocol import Algorithm
+from coterie.topology import MessageLoss
+
+FIRST, LAST = {"0.weight", "0.bias"}, {"2.weight", "2.bias"}
+
+
+def sends(algorithm: Algorithm[Any]) -> bool:
+    return algorithm.facts.communication != "none"
+
+
+@exam()
+def test_only_what_is_shared_travels(
+    algorithm: Algorithm[Any], sit: Callable[..., Exam], delivered: set[str]
+) -> None:
+    """And what stays becomes everyone's own: all start alike, and two with different data differ."""
+    part = dataclasses.replace(sit(algorithm), shared="0")
+    simulation, _ = part.played(3, topology=MessageLoss(topology_for(algorithm), 0.2, seed=3))
+    assert_finite(simulation)
+    assert delivered & (FIRST | LAST) == (FIRST if sends(algorithm) else set())
+    head = simulation.personal()["2.weight"]
+    fixed = type(algorithm).__name__ == "FedBABU"  # its head keeps its start by design
+    assert torch.equal(head[0], head[2]) is fixed
+
+
+@exam(variants=False)
+def test_shards_agree_about_a_part(algorithm: Algorithm[Any], sit: Callable[..., Exam]) -> None:
+    check_shards_agree(dataclasses.replace(sit(algorithm), shared="!0.bias"))
+
+
+@exam(variants=False)
+def test_sharing_everything_changes_no_bit(algorithm: Algorithm[Any], sit: Callable[..., Exam]) -> None:
+    if algorithm.facts.partial:
+        algorithm = DPSGD()  # by default these keep their heads; see below
+    usual, _ = sit(algorithm, torch.float32).played()
+    explicit, _ = dataclasses.replace(sit(algorithm, torch.float32), shared="*").played()
+    assert_same(state_of(usual), state_of(explicit))
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "dfedpgp", "dfedavgm-p"])
+def test_partial_methods_share_what_they_are_told(
+    name: str, sit: Callable[..., Exam], delivered: set[str]
+) -> None:
+    """By default all but the last linear layer, so that saying so changes no bit; or any other part."""
+    algorithm = algorithms[name]()
+    assert algorithm.facts.partial
+    usual, _ = sit(algorithm).played()
+    said, _ = dataclasses.replace(sit(algorithm), shared="!2").played()
+    assert_same(state_of(usual), state_of(said))
+    assert delivered & (FIRST | LAST) == FIRST
+    delivered.clear()
+    other, _ = dataclasses.replace(sit(algorithm), shared="2").played()
+    assert delivered & (FIRST | LAST) == LAST
+    assert differs(state_of(usual), state_of(other))
+
+
+def test_partial_methods_are_those_that_say_so() -> None:
+    partial = {name for name in algorithms if algorithms[name].facts.partial}  # type: ignore[attr-defined]
+    assert partial == {"fedper", "fedrep", "fedbabu", "dfedpgp", "dfedavgm-p"}
+
+
+def frozen_network(normalised: bool) -> nn.Module:
+    """Three layers, of which the first does not train."""
+    with torch.random.fork_rng():
+        torch.manual_seed(12)
+        norm = [nn.BatchNorm1d(HIDDEN)] if normalised else []
+        first = nn.Sequential(nn.Linear(FEATURES, HIDDEN), *norm).requires_grad_(False)
+        if normalised:
+            first[1].running_mean.normal_()  # type: ignore[union-attr, operator]
+        layers = *first, nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
+        return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@exam(variants=False)
+def test_frozen_parameters_are_nobodys_state(
+    algorithm: Algorithm[Any], normalised: bool, sit: Callable[..., Exam], delivered: set[str]
+) -> None:
+    """They are in no state, so in no checkpoint, and in no message; executors agree, and they stay."""
+    net = frozen_network(normalised)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    part = dataclasses.replace(sit(algorithm), network=net)
+    stacked, _ = part.played(executor="stacked")
+    looped, _ = part.played(executor="looped")
+    assert_same(state_of(stacked), state_of(looped), 1e-9)
+    frozen = {name for name in before if name.startswith("0.") or "running" in name or name == "1.weight"}
+    held = {part for name in state_of(stacked) for part in name.split("/")}
+    assert not frozen & (held | delivered)
+    assert set(stacked.personal()) == set(model_tree(net))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_frozen_layer_is_the_same_as_features_computed_before(sit: Callable[..., Exam]) -> None:
+    """D-PSGD behind a frozen layer equals D-PSGD on that layer's outputs as data."""
+    net = frozen_network(False)
+    behind, _ = dataclasses.replace(sit(DPSGD()), network=net).played()
+    rest = nn.Sequential(*list(net)[2:])
+    features = torch.relu(net[0](federation().x)).detach()
+    simulation = dataclasses.replace(sit(DPSGD()), network=rest).simulation()
+    for block in simulation.blocks:
+        block.node.federation = dataclasses.replace(block.node.federation, x=features)
+    for _ in range(2):
+        simulation.step()
+    for (_, ours), (_, theirs) in zip(
+        sorted(behind.personal().items()), sorted(simulation.personal().items()), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_bytes_are_counted_on_what_travels(sit: Callable[..., Exam]) -> None:
+    sizes = {name: value.numel() for name, value in model_tree(module()).items()}
+    for shared, names in (("0", FIRST), ("*.bias", {"0.bias", "2.bias"}), ("", FIRST | LAST)):
+        part = dataclasses.replace(sit(DPSGD(), torch.float32), shared=shared)
+        simulation, _ = part.played(1)
+        links = len(simulation.topology.graph(0).senders)
+        assert int(simulation.totals.bytes_sent.sum()) == links * 4 * sum(sizes[name] for name in names)
+
+
+def test_what_ditto_keeps_of_the_shared_model_is_trained(sit: Callable[..., Exam]) -> None:
+    """Its w is one model: the part that stays goes on from what local training made of it."""
+    simulation = dataclasses.replace(sit(Ditto()), shared="0").simulation()
+    start = simulation.blocks[0].state.params["2.weight"][0]
+    simulation.step()
+    kept = simulation.blocks[0].state.params["2.weight"]
+    assert not any(
+        torch.equal(row, start) for row in kept[:-1]
+    )  # the last is the hub's, which does not train
+    assert torch.equal(kept[-1], start)
