@@ -57,10 +57,10 @@ FOUNDATIONS = Floor(
         Room("files", "atomic writes, locks, secrets"),
         Room("checkpoints", "tensors with a JSON head: one writer, one reader"),
         Room("randomness", "streams named by seed, purpose, round and node"),
+        Room("user_code", "file.py:Name, the user's own files"),
         Room("registry", "name(argument,...) and what it stands for"),
         Room("catalogue", "all names that users type, and where they live"),
         Room("toml_tables", "TOML checked against a schema"),
-        Room("user_code", "file.py:Name, the user's own code"),
     ),
 )
 LEAVES = Floor(

@@ -121,7 +121,9 @@ def test_positional_after_keyword_is_refused() -> None:
         ("exponential", Exponential()),
         ("exponential(3,no)", Exponential(degree=3, directed=False)),
         ("exponential(directed=True,name=1)", Exponential(directed=True, name="1")),
-        ("untyped(4)", ("4", 1)),
+        ("untyped(4)", (4, 1)),
+        ("untyped(four,scale=0.5)", ("four", 0.5)),
+        ("untyped([1,2],3)", ([1, 2], 3)),
     ],
 )
 def test_build_converts_by_annotation(text: str, built: object) -> None:
@@ -148,7 +150,10 @@ def test_an_integer_for_a_float_becomes_one() -> None:
             "unknown topology '0'; choose from: exponential, fading, label-groups, ring, sizes, small-world, "
             "untyped",
         ),
-        ("exponential(degre=3)", "topology 'exponential' has no argument 'degre'; did you mean degree?"),
+        (
+            "exponential(degre=3)",
+            "topology 'exponential(degre=3)' has no argument 'degre'; did you mean degree?",
+        ),
         ("small-world(four)", "topology 'small-world(four)': k must be int, not 'four'"),
         ("small-world(4.5)", "topology 'small-world(4.5)': k must be int, not '4.5'"),
         ("small-world(4,p=high)", "topology 'small-world(4,p=high)': p must be float, not 'high'"),
@@ -158,20 +163,19 @@ def test_an_integer_for_a_float_becomes_one() -> None:
         ),
         ("fading(none)", "topology 'fading(none)': strength must be low or high, not 'none'"),
         ("exponential(many)", "topology 'exponential(many)': degree must be int | None, not 'many'"),
-        ("sizes(1,2,x)", "topology 'sizes(1,2,x)': others must be int, not ('2', 'x')"),
+        ("sizes(1,2,x)", "topology 'sizes(1,2,x)': others must be int, not 'x'"),
         (
             "small-world",
-            "topology 'small-world': missing a required argument: 'k'; write it as small-world(k,p=0.1)",
+            "topology 'small-world': missing a required argument: 'k'; its arguments are (k,p=0.1)",
         ),
         (
             "small-world(1,2,3)",
-            "topology 'small-world(1,2,3)': too many positional arguments; write it as small-world(k,p=0.1)",
+            "topology 'small-world(1,2,3)': too many positional arguments; its arguments are (k,p=0.1)",
         ),
-        ("ring(3)", "topology 'ring(3)': too many positional arguments; write it as ring"),
+        ("ring(3)", "topology 'ring(3)': too many positional arguments; it takes no arguments"),
         (
             "small-world(4,k=4)",
-            "topology 'small-world(4,k=4)': multiple values for argument 'k'; "
-            "write it as small-world(k,p=0.1)",
+            "topology 'small-world(4,k=4)': multiple values for argument 'k'; its arguments are (k,p=0.1)",
         ),
     ],
 )

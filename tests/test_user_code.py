@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from coterie.data.own.code import call_for_data
 from coterie.errors import ConfigError, DataError
-from coterie.user_code import call_for_data, is_file_reference, load_reference, split_reference
+from coterie.registry import load_reference
+from coterie.user_code import is_file_reference, split_reference
 
 
 @pytest.mark.parametrize(
@@ -33,17 +35,17 @@ def test_mistakes_say_what_the_file_has(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("number = 3\ndef load(a, b):\n    return a + b\ndef fails():\n    raise SystemExit(3)\n")
     assert load_reference(f"{file}:number", "data") == 3
-    assert call_for_data(f"{file}:load", 1, 2) == 3
+    assert call_for_data(f"{file}:load", {"peers": 1, "seed": 2}) == 3
     with pytest.raises(ConfigError, match=r"model '.*' must name a class or function: .*mine\.py:load"):
         load_reference(str(file), "model")
     with pytest.raises(ConfigError, match=r"data '.*': .*mine\.py defines no laod; did you mean load"):
         load_reference(f"{file}:laod", "data")
     with pytest.raises(ConfigError, match=r"number in .*mine\.py is 3, not a function"):
-        call_for_data(f"{file}:number")
-    with pytest.raises(DataError, match=r"fails in .*mine\.py raised SystemExit: 3"):
-        call_for_data(f"{file}:fails")
-    with pytest.raises(DataError, match=r"load in .*mine\.py raised TypeError"):
-        call_for_data(f"{file}:load")
+        call_for_data(f"{file}:number", {})
+    with pytest.raises(DataError, match=r"fails in .*mine\.py raised SystemExit: 3 \(line 5\)"):
+        call_for_data(f"{file}:fails", {})
+    with pytest.raises(ConfigError, match=r"load'.*missing a required argument: 'a'; its arguments are"):
+        call_for_data(f"{file}:load", {})
     with pytest.raises(ConfigError, match="there is no file"):
         load_reference(f"{tmp_path}/other.py:x", "data")
 

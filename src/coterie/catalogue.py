@@ -42,6 +42,7 @@ algorithms: Registry[Any] = Registry(
         "fedbabu": "coterie.algorithms.fedbabu:FedBABU",
         "dis-pfl": "coterie.algorithms.dis_pfl:DisPFL",
     },
+    check="coterie.protocol.algorithm:require_algorithm",
 )
 
 sources: Registry[Any] = Registry(
@@ -74,6 +75,7 @@ partitions: Registry[Any] = Registry(
         "pathological": "coterie.data.partitions.pathological:Pathological",
         "digit-pairs": "coterie.data.partitions.pathological:DigitPairs",
     },
+    check="coterie.data.partitions.partition:require_partition",
 )
 
 models: Registry[Any] = Registry(
@@ -116,4 +118,5 @@ topologies: Registry[Any] = Registry(
         "small-world": "coterie.topology.random_graphs:SmallWorld",
         "fading": "coterie.topology.random_graphs:Fading",
     },
+    check="coterie.topology.graphs:require_graph_kind",
 )

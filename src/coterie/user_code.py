@@ -1,7 +1,7 @@
-"""The user's own code, written `path/to/file.py:name`: what it stands for, and calling it.
+"""The user's own files: `path/to/file.py:Name(arguments)` as text, and the module that such a file makes.
 
-Networks and data are named so. A file is executed once per version, and may import its neighbours. A version
-is the content of the file and of what it imports from beside it.
+A file is executed once per version, and may import its neighbours. A version is the content of the file and
+of what it imports from beside it. What a name in a file stands for, `coterie.registry` finds and calls.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import hashlib
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from coterie.errors import ConfigError, DataError
-from coterie.registry import nearest
+from coterie.errors import ConfigError
 
 _DATA = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".pt", ".safetensors")
-_REFERENCE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[^:]*))?", re.DOTALL)
+_REFERENCE = re.compile(r"\s*(?P<file>.+?\.py)(?::(?P<name>[^:()]*))?(?P<arguments>\(.*\))?\s*", re.DOTALL)
 
 
 def is_file_reference(text: str) -> bool:
@@ -31,39 +30,43 @@ def is_file_reference(text: str) -> bool:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """`nets.py:Small` -> ("nets.py", "Small"); the name may be missing."""
+    """`nets.py:Small(32)` -> ("nets.py", "Small"); the name may be missing."""
+    file, name, _ = reference_parts(reference)
+    return file, name
+
+
+def reference_parts(reference: str) -> tuple[str, str, str]:
+    """`nets.py:Small(32)` -> ("nets.py", "Small", "(32)"); the last two may be empty."""
     match = _REFERENCE.fullmatch(reference)
     assert match is not None, "call is_file_reference first"
-    return match["file"], match["name"] or ""
+    return match["file"], (match["name"] or "").strip(), match["arguments"] or ""
 
 
-def load_reference(reference: str, what: str) -> Any:
-    """The class, function or value that a reference stands for. what: "model", for messages."""
-    file, name = split_reference(reference)
-    namespace = vars(_module(Path(file)))
-    known = [key for key, value in namespace.items() if _defined_here(value, namespace["__name__"])]
-    if not name:
-        example = known[0] if known else "name"
-        raise ConfigError(f"{what} {reference!r} must name a class or function: {file}:{example}")
-    if name not in namespace:
-        hint = nearest(name, known) if known else "it defines no class or function at all"
-        raise ConfigError(f"{what} {reference!r}: {file} defines no {name}; {hint}")
-    return namespace[name]
+def located(text: str, base: Path) -> str:
+    """The text with its file's path made absolute, starting from `base`; other texts are as they were."""
+    if not is_file_reference(text):
+        return text
+    file, name, arguments = reference_parts(text)
+    return f"{base / Path(file).expanduser()}{':' if name else ''}{name}{arguments}"
 
 
-def call_for_data(reference: str, *arguments: Any) -> Any:
-    """What the user's function returns; whatever it raises is an error of the data."""
-    function = load_reference(reference, "data")
-    file, name = split_reference(reference)
-    if not callable(function):
-        raise ConfigError(f"data {reference!r}: {name} in {file} is {function!r}, not a function")
-    try:
-        return function(*arguments)
-    except (Exception, SystemExit) as error:
-        raise DataError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
+def in_short(text: str) -> str:
+    """A user's own file by its name alone, for people: nets.py:Small(32); other texts are as they were."""
+    if not is_file_reference(text):
+        return text
+    file, name, arguments = reference_parts(text)
+    return f"{Path(file).name}{':' if name else ''}{name}{arguments}"
 
 
-def _module(path: Path) -> ModuleType:
+def described(error: BaseException, file: str) -> str:
+    """`ValueError: too many (line 7)`, with the line if the error came up in this file of the user's."""
+    file = str(Path(file).expanduser().resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{line}"
+
+
+def module_of(path: Path) -> ModuleType:
     """The user's Python file, executed once per version of the file."""
     path = path.expanduser()
     if not path.is_file():
@@ -141,7 +144,7 @@ def _load(path: str, version: str) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script may end with sys.exit()
         del sys.modules[module_name]
-        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{path} cannot be loaded: {described(error, path)}") from error
     return module
 
 
@@ -161,7 +164,3 @@ def _importing_from(folder: str) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
-
-
-def _defined_here(value: Any, module_name: str) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module_name

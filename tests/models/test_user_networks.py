@@ -106,7 +106,7 @@ def test_user_modules_can_be_pickled(file):
         ("number", ["number", "torch.nn.Module"]),
         ("Broken", ["Broken", "RuntimeError", "out of luck"]),
         ("not_a_module", ["returned str"]),
-        ("one_unknown", ["requires (outputs)", "shape, n_classes"]),
+        ("one_unknown", ["required argument: 'outputs'", "Coterie gives shape, n_classes"]),
         ("WrongLogits", ["(2, 4)", "(2, 7)", "(2, 3)"]),
         ("TwoOutputs", ["tuple"]),
     ],

@@ -12,6 +12,7 @@ from coterie.cli.running.folders import first_free
 from coterie.errors import RunFolderError
 from coterie.experiments.setup.config import resolve_to_run
 from coterie.reporting.tables import show as show_table
+from coterie.user_code import in_short
 
 PLOT = "label-histogram"
 
@@ -47,7 +48,8 @@ def show(
     from coterie.reporting import data_plots, data_tables
 
     federation, experiment = deal(experiment, Objects())
-    title = f"{experiment.data}, {experiment.partition}, {experiment.peers} peers, seed {experiment.seed}"
+    names = f"{in_short(experiment.data)}, {in_short(experiment.partition)}"
+    title = f"{names}, {experiment.peers} peers, seed {experiment.seed}"
     show_table(data_tables.label_table(federation, title))
     if federation.dropped:
         typer.echo(f"{federation.dropped} training samples belong to no peer")

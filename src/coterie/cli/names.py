@@ -11,7 +11,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -20,9 +20,10 @@ from rich.text import Text
 from coterie import catalogue
 from coterie.errors import ConfigError
 from coterie.experiments.setup.schema import Experiment
-from coterie.registry import nearest, parse_call, readable
+from coterie.registry import hints_of, load_reference, nearest, parse_call, readable
 from coterie.reporting.tables import show
 from coterie.toml_tables import REQUIRED, Key, is_schema, keys
+from coterie.user_code import in_short, is_file_reference
 
 
 class Kind(StrEnum):
@@ -31,6 +32,15 @@ class Kind(StrEnum):
     models = "models"
     partitions = "partitions"
     topologies = "topologies"
+
+
+# Nothing is imported to find out what a user's class is: its file did that.
+_KIND_BY_BASE = {
+    "coterie.protocol.algorithm.Algorithm": Kind.algorithms,
+    "coterie.topology.graphs.GraphKind": Kind.topologies,
+    "torch.nn.modules.module.Module": Kind.models,
+}
+_KIND_BY_METHOD = {"assign": Kind.partitions, "load": Kind.data}
 
 
 def list_names(
@@ -47,13 +57,17 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            help="An algorithm, data set, model, partition or topology; or a key such as training.lr.",
+            help="An algorithm, data set, model, partition or topology; a key such as training.lr; or "
+            "file.py:Name.",
             show_default=False,
         ),
     ],
 ) -> None:
     """Explain a name: equations, hyper-parameters, presets, differences from the paper."""
     bare = parse_call(name)[0]
+    if is_file_reference(bare):
+        typer.echo("\n".join(_of_user(bare)))
+        return
     found = [kind for kind in Kind if bare in registry_of(kind)]
     for kind in found:
         typer.echo("\n".join(_lines(kind, bare)))
@@ -66,6 +80,20 @@ def explain(
         everything = [entry for kind in Kind for entry in registry_of(kind)]
         raise ConfigError(f"unknown name {bare!r}; {nearest(bare, [*everything, *(k.name for k in known)])}")
     typer.echo("\n".join(map(_of_a_key, chosen)))
+
+
+def _of_user(reference: str) -> Iterator[str]:
+    """What a user's file defines: as an entry of the catalogue if it is of a kind, and keeps its rules."""
+    found = load_reference(reference, "name")
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in getattr(found, "__mro__", ())}
+    kind = next((kind for base, kind in _KIND_BY_BASE.items() if base in bases), None)
+    if kind is None and inspect.isclass(found):
+        kind = next((kind for method, kind in _KIND_BY_METHOD.items() if hasattr(found, method)), None)
+    if kind is not None:
+        yield from _lines(kind, reference)
+        return
+    yield f"{in_short(reference)}{inspect.signature(found) if callable(found) else ''}"
+    yield from ("", _doc(found) or "(not described)")
 
 
 def _of_a_key(key: Key) -> str:
@@ -120,9 +148,9 @@ def _in_two_lines(facts: Any) -> tuple[str, str]:
 def _lines(kind: Kind, name: str) -> Iterator[str]:
     registry = registry_of(kind)
     entry = registry[name]
-    yield f"{registry.kind} {registry.signature(name)}"
+    yield f"{registry.kind} {in_short(registry.signature(name))}"
     yield ""
-    yield inspect.getdoc(entry) or "(not described)"
+    yield _doc(entry) or "(not described)"
     if kind is Kind.algorithms:
         yield from _facts(entry.facts)
     yield from _settings(entry)
@@ -131,9 +159,18 @@ def _lines(kind: Kind, name: str) -> Iterator[str]:
         for preset, values in entry.presets.items():
             yield f"  {preset}: " + ", ".join(f"{key} = {value}" for key, value in values.items())
     if kind is Kind.data:
-        yield from ("", f"default model: {entry.default_model}, default partition: {entry.default_partition}")
-        files = "read from the folder --data-dir or COTERIE_DATA" if entry.needs_files else "needs no files"
-        yield files
+        model, partition = getattr(entry, "default_model", "mlp"), getattr(entry, "default_partition", "iid")
+        yield from ("", f"default model: {model}, default partition: {partition}")
+        needs_files = getattr(entry, "needs_files", False)
+        yield "read from the folder --data-dir or COTERIE_DATA" if needs_files else "needs no files"
+
+
+def _doc(entry: Any) -> str:
+    """Its own, not that of torch.nn.Module or of a value's type."""
+    if not (inspect.isclass(entry) or inspect.isroutine(entry)):
+        return ""
+    own = vars(entry).get("__doc__") if inspect.isclass(entry) else entry.__doc__
+    return inspect.cleandoc(own or "")
 
 
 def _facts(facts: Any) -> Iterator[str]:
@@ -154,13 +191,13 @@ def _settings(entry: Any) -> Iterator[str]:
     parameters = list(inspect.signature(entry).parameters.values())
     if not parameters:
         return
-    hints, meanings = get_type_hints(entry), _meanings(entry)
+    hints, meanings = hints_of(entry, "settings"), _meanings(entry)
     yield from ("", "settings")
     width = max(len(p.name) for p in parameters)
     for p in parameters:
         several = p.kind is inspect.Parameter.VAR_POSITIONAL
         default = "required" if p.default is p.empty else f"default {p.default!r}"
-        wanted = readable(hints.get(p.name, p.annotation))
+        wanted = readable(hints[p.name]) if p.name in hints else "any"
         meaning = f"  ({meanings[p.name]})" if p.name in meanings else ""
         yield f"  {p.name:{width}}  {wanted}, {'any number of them' if several else default}{meaning}"
 

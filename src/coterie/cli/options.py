@@ -27,7 +27,7 @@ def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> An
 _FLAGS: dict[str, tuple[str, Any]] = {
     "algorithm": (
         "algorithm",
-        _option(str, "Algorithm, such as d-psgd or random-gossip(3).", metavar="NAME"),
+        _option(str, "Algorithm, such as d-psgd, random-gossip(3) or file.py:Class.", metavar="NAME"),
     ),
     "data": ("data", _option(str, "Data set: digits, mnist, ... or file.py:function.", metavar="NAME")),
     "data_dir": ("data_dir", _option(str, "Folder of data files; default: COTERIE_DATA.", metavar="DIR")),
@@ -99,6 +99,7 @@ class Asked:
             _put(said, _FLAGS[name][0].split("."), value)
         if algorithm is not None:
             said["algorithm"] = algorithm
+        said = with_absolute_paths(said, Path.cwd())
         if "algorithm" in said:
             _choose_algorithm(table, said)
         for assignment in self.sets:

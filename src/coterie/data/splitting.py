@@ -17,7 +17,16 @@ from torch import Tensor
 from coterie.catalogue import partitions
 from coterie.data.federation import Federation, Split
 from coterie.data.partitions.iid import Natural
-from coterie.data.partitions.partition import NOBODY, Assignment, Ints, Partition, by_class, checked, runs
+from coterie.data.partitions.partition import (
+    NOBODY,
+    Assignment,
+    Ints,
+    Partition,
+    by_class,
+    checked,
+    require_partition,
+    runs,
+)
 from coterie.data.source import Source
 from coterie.errors import ConfigError, DataError
 from coterie.randomness import numpy_generator
@@ -45,6 +54,7 @@ def split(
     """
     _check(peers, validation, samples_per_peer, test_samples_per_peer)
     rule = partitions.build(partition) if isinstance(partition, str) else partition
+    require_partition(rule)
     if source.own_tasks and not isinstance(rule, Natural):
         raise ConfigError(
             f"in this data set every peer has its own task: split it by natural, not {partition}"

@@ -18,7 +18,7 @@ from coterie.experiments.runs.running import Run, resume, run
 from coterie.experiments.setup.config import note_of_validation, resolve
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import OWN_OBJECT
-from coterie.protocol import Algorithm
+from coterie.protocol import Algorithm, require_algorithm
 from coterie.training import Training
 
 _log = logging.getLogger("coterie")
@@ -41,10 +41,11 @@ def simulate(
 ) -> Run:
     """Simulate peers that learn from each other, and return what they learned.
 
-    algorithm: a name such as "d-psgd" or "random-gossip(3)", or an Algorithm.
-    data: a name, `from_arrays(...)`, `from_peers(...)`, or a list with one data set per peer.
+    algorithm: a name such as "d-psgd", "random-gossip(3)" or "file.py:Class(arguments)", or an Algorithm.
+    data: a name, "file.py:function", `from_arrays(...)`, `from_peers(...)`, or a list with one data set per
+        peer.
     model: a name, "file.py:Class", an nn.Module, or a class or function that makes one.
-    topology: a name, a networkx graph, a list of pairs, or an adjacency array.
+    topology: a name, "file.py:Class", a networkx graph, a list of pairs, or an adjacency array.
     run_dir: a new folder for records, checkpoints and the result; default: keep nothing.
     resume_from: the folder of an interrupted run; pass the same objects again, names are read from it.
     observer: looks on and may end the run: an Observer, a function of (record, history), or a list of them.
@@ -107,6 +108,7 @@ def _name_of(algorithm: Any) -> str:
     for name in algorithms:
         if algorithms[name] is cls:
             return name
+    require_algorithm(cls, f"algorithm {cls.__name__}")
     algorithms.register(cls.__name__)(cls)
     return cls.__name__
 

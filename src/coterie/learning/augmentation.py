@@ -18,8 +18,9 @@ from torch.nn.functional import pad
 from coterie.catalogue import augmentations
 from coterie.errors import ConfigError
 from coterie.randomness import Stream
+from coterie.registry import fill, load_reference, parse_call
 from coterie.training import parts_of
-from coterie.user_code import is_file_reference, load_reference
+from coterie.user_code import is_file_reference
 
 Augmentation: TypeAlias = Callable[[Tensor, Stream], Tensor]
 
@@ -61,10 +62,14 @@ def _named(text: str) -> Augmentation:
     function = load_reference(text, "training.augment")
     if not callable(function):
         raise ConfigError(f"training.augment {text!r} is {function!r}, not a function of (x, stream)")
+    shown = f"training.augment {text!r}"
+    _, positional, keywords = parse_call(text, "training.augment")
+    arguments = fill(function, shown, positional, keywords, {"x": None, "stream": None}).arguments
+    settings = {key: value for key, value in arguments.items() if value is not None}
 
     def own(x: Tensor, stream: Stream) -> Tensor:
         try:
-            changed: Tensor = function(x, stream)
+            changed: Tensor = function(x, stream, **settings)
         except Exception as error:
             raise ConfigError(f"training.augment {text!r} raised {type(error).__name__}: {error}") from error
         return changed

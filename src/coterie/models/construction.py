@@ -1,7 +1,8 @@
 """From what the user typed to a network with reproducible initial weights.
 
 A network of the user's own is an `nn.Module` class or a function that returns a module. It is given what it
-asks for: arguments named `shape` and `n_classes`, or two required arguments of any names, or nothing.
+asks for: arguments named `shape` and `n_classes`, or else its first two required arguments, or nothing. Its
+other arguments are those that the user writes in parentheses: `nets.py:Net(hidden=32)`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from coterie.catalogue import models
 from coterie.errors import ConfigError
 from coterie.models.architecture import Architecture, Shape, written
 from coterie.randomness import digest
-from coterie.user_code import is_file_reference, load_reference, split_reference
+from coterie.registry import fill, load_reference, parse_call
+from coterie.user_code import described, is_file_reference
 
 
 def build(model: str | Callable[..., nn.Module], shape: Shape, n_classes: int, *, seed: int) -> nn.Module:
@@ -49,65 +51,41 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _architecture(model: str | Callable[..., nn.Module]) -> tuple[Architecture, str]:
     if not isinstance(model, str):
         name = getattr(model, "__name__", "model")
-        return _from_factory(model, "this program", name), name
+        return _from_factory(model, f"this program:{name}", [], {}), name
     if is_file_reference(model):
-        return _from_factory(load_reference(model, "model"), *split_reference(model)), model
+        reference, positional, keywords = parse_call(model, "model")
+        return _from_factory(load_reference(reference, "model"), reference, positional, keywords), model
     return models.build(model), model
 
 
-def _from_factory(factory: Any, file: str, name: str) -> Architecture:
-    """A user's class or function, given the arguments that it asks for."""
+def _from_factory(
+    factory: Any, reference: str, positional: list[str], keywords: dict[str, str]
+) -> Architecture:
+    """A user's class or function, given what it asks for and what the user wrote in parentheses."""
+    file, _, name = reference.rpartition(":")
+    shown = f"{name} in {file}"
     if not callable(factory) or (inspect.isclass(factory) and not issubclass(factory, nn.Module)):
         raise ConfigError(
-            f"{name} in {file} is {factory!r}, not a torch.nn.Module class or a function that returns one"
+            f"{shown} is {factory!r}, not a torch.nn.Module class or a function that returns one"
         )
 
     def build(shape: Shape, n_classes: int) -> nn.Module:
-        return _from_user(factory, file, name, shape, n_classes)
+        offers = {"shape": shape, "n_classes": n_classes}
+        module = _called(factory, shown, file, fill(factory, shown, positional, keywords, offers))
+        if callable(module) and not isinstance(module, nn.Module):  # as the catalogue's are: mlp(64)
+            module = _called(module, shown, file, fill(module, shown, [], {}, offers))
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"{shown} returned {type(module).__name__}, not a torch.nn.Module")
+        return module
 
     return build
 
 
-def _from_user(factory: Callable[..., Any], file: str, name: str, shape: Shape, n_classes: int) -> nn.Module:
-    positional, keywords = _arguments(factory, file, name, shape, n_classes)
+def _called(factory: Callable[..., Any], shown: str, file: str, arguments: inspect.BoundArguments) -> Any:
     try:
-        module = factory(*positional, **keywords)
+        return factory(*arguments.args, **arguments.kwargs)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{name} in {file} raised {type(error).__name__}: {error}") from error
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"{name} in {file} returned {type(module).__name__}, not a torch.nn.Module")
-    return module
-
-
-def _arguments(
-    factory: Callable[..., Any], file: str, name: str, shape: Shape, n_classes: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    offered = {"shape": shape, "n_classes": n_classes}
-    parameters = _signature(factory, file, name).parameters.values()
-    by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    keywords = {p.name: offered[p.name] for p in by_name if p.name in offered}
-    # *args and **kwargs ask for nothing: a class without its own __init__ has them from nn.Module.
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [p for p in parameters if p.default is p.empty and p.kind not in variadic]
-    if all(p.name in keywords for p in required):
-        return (), keywords
-    in_order = len(required) == 2 and required[0].name != "n_classes" and required[1].name != "shape"
-    if in_order and all(p.kind is not p.KEYWORD_ONLY for p in required):
-        return (shape, n_classes), {}
-    asked = ", ".join(p.name for p in required)
-    raise ConfigError(
-        f"{name} in {file} requires ({asked}); Coterie can give (shape, n_classes), either or none"
-    )
-
-
-def _signature(factory: Callable[..., Any], file: str, name: str) -> inspect.Signature:
-    try:
-        return inspect.signature(factory)
-    except (TypeError, ValueError) as error:  # functions written in C may have none
-        raise ConfigError(
-            f"{name} in {file} does not say what arguments it takes ({error}); wrap it in a function of "
-            "(shape, n_classes)"
-        ) from error
+        raise ConfigError(f"{shown} raised {described(error, file)}") from error
 
 
 def _construct(architecture: Architecture, model: str, shape: Shape, n_classes: int) -> nn.Module:

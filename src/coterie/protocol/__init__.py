@@ -1,6 +1,15 @@
 """The contract between algorithms and whatever runs them; no I/O."""
 
-from coterie.protocol.algorithm import Algorithm, Facts, ModelAlgorithm, ModelState, Point, Presets, Round
+from coterie.protocol.algorithm import (
+    Algorithm,
+    Facts,
+    ModelAlgorithm,
+    ModelState,
+    Point,
+    Presets,
+    Round,
+    require_algorithm,
+)
 from coterie.protocol.exchange import Exchange, Links
 from coterie.protocol.inbox import Bundle, Bundled, Inbox, SealedInbox, average
 from coterie.protocol.node import Batch, Loss, Node, Prepare, Samples, Scores
@@ -33,6 +42,7 @@ __all__ = [
     "everyone",
     "from_hub",
     "pull",
+    "require_algorithm",
     "sample_clients",
     "to_hub",
 ]

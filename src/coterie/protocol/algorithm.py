@@ -8,12 +8,14 @@ node may know, so that one definition runs in the simulator, on a cluster and be
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.protocol.exchange import Exchange
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Node
@@ -108,3 +110,41 @@ class ModelAlgorithm(Algorithm[ModelState]):
 
     def personal(self, state: ModelState) -> Params:
         return state.params
+
+
+def require_algorithm(found: Any, shown: str) -> None:
+    """Refuse what a user's file defines if it cannot be an algorithm; the error says what to write."""
+    problem = _broken_rule(found)
+    if problem:
+        raise ConfigError(f"{shown} {problem}")
+
+
+def _broken_rule(cls: Any) -> str:
+    """The first rule of the contract that a class breaks, with what to do; empty if it keeps them all."""
+    if not inspect.isclass(cls):
+        return "is a function, and an algorithm is a class: class Mine(coterie.ModelAlgorithm)"
+    if not issubclass(cls, Algorithm):
+        return "is no algorithm: let it inherit from coterie.ModelAlgorithm, or from coterie.Algorithm"
+    if "__dataclass_fields__" not in vars(cls):
+        return "is not a dataclass itself: write @dataclasses.dataclass(frozen=True) above it"
+    if not isinstance(getattr(cls, "facts", None), Facts):
+        example = 'coterie.Facts(paper="ours", measured="after_mixing", communication="one model per link")'
+        return f"has no facts: add the line facts = {example}"
+    missing = [
+        name for name in ("init", "round", "personal") if getattr(cls, name) is getattr(Algorithm, name)
+    ]
+    if missing:
+        return (
+            f"does not define {' and '.join(missing)}; coterie.ModelAlgorithm has init and personal already"
+        )
+    if not inspect.isgeneratorfunction(cls.round):
+        return (
+            "has a round that never yields: write inbox = yield coterie.Exchange(mine); a round that sends "
+            "nothing has a bare yield after its return, and one that hands on ends with "
+            "return (yield from super().round(state, node))"
+        )
+    try:
+        get_type_hints(cls)
+    except (NameError, AttributeError, TypeError) as error:
+        return f"has annotations that cannot be read: {error}"
+    return ""

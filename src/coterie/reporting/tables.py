@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.reporting import work
+from coterie.user_code import in_short
 
 Result = Mapping[str, Any]
 
@@ -65,7 +66,8 @@ def summary_over_seeds(
 def label_of(result: Result) -> str:
     """The algorithm with the hyper-parameters that were set: random-gossip(peers=5)."""
     settings = ",".join(f"{key}={value}" for key, value in result["settings"].items())
-    return f"{result['algorithm']}({settings})" if settings else str(result["algorithm"])
+    name = in_short(result["algorithm"])
+    return f"{name}({settings})" if settings else name
 
 
 def gain(result: Result, local: Result | None) -> float | None:
@@ -85,7 +87,8 @@ def _table(
 ) -> Summary:
     first = groups[0][0]
     seeds = len(groups[0])
-    title = f"{first['peers']} peers, {first['data']}, {first['partition']}, {first['model']}, "
+    names = ", ".join(in_short(first[key]) for key in ("data", "partition", "model"))
+    title = f"{first['peers']} peers, {names}, "
     title += f"{first['rounds']} rounds, " + (f"{seeds} seeds" if seeds > 1 else f"seed {first['seed']}")
     caption = (
         "accuracy in % on each peer's own test data; *: the point its paper measures at, used for the rest"

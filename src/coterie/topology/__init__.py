@@ -5,7 +5,7 @@ a coordinator.
 """
 
 from coterie.topology.faults import Churn, MessageLoss
-from coterie.topology.graphs import Graph, GraphKind, Topology, metropolis
+from coterie.topology.graphs import Graph, GraphKind, Topology, both_ways, metropolis
 from coterie.topology.making import make
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "GraphKind",
     "MessageLoss",
     "Topology",
+    "both_ways",
     "make",
     "metropolis",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.errors import TopologyError
+from coterie.errors import ConfigError, TopologyError
 
 LinkEnds = tuple[Tensor, Tensor]  # senders (links,), receivers (links,)
 
@@ -133,6 +135,18 @@ class GraphKind(ABC):
     @abstractmethod
     def links(self, peers: int, seed: int, phase: int) -> LinkEnds:
         """The links of one phase, in any order, of a graph that exists."""
+
+
+def require_graph_kind(found: Any, shown: str) -> None:
+    """Refuse a class that makes no graphs; a function is seen by what it returns."""
+    if inspect.isclass(found) and not issubclass(found, GraphKind):
+        raise ConfigError(
+            f"{shown} is no topology: let it inherit from coterie.topology.GraphKind and define "
+            "links(peers, seed, phase), or write a function that returns a networkx graph or a list of pairs"
+        )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"{shown} does not define {missing}(peers, seed, phase)")
 
 
 def both_ways(a: Tensor, b: Tensor) -> LinkEnds:

@@ -27,11 +27,8 @@ def make(
     are undirected; an adjacency array is read as `A[receiver, sender]`. The first graph is drawn at
     once, so that an impossible request fails here and not in the middle of a run.
     """
-    if isinstance(topology, str):
-        spec: GraphKind = topologies.build(topology)
-    else:
-        spec = topology if isinstance(topology, GraphKind) else given(topology, peers)
-    made = Scheduled(spec, peers, seed)
+    named = topologies.build(topology) if isinstance(topology, str) else topology
+    made = Scheduled(named if isinstance(named, GraphKind) else given(named, peers), peers, seed)
     made.graph(0)
     return made
 

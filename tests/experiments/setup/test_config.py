@@ -304,7 +304,7 @@ def test_distribution_by_hand() -> None:
         ({"partition": "dirichlet(-1)"}, "above 0"),
         ({"partition": "rotations()"}, "rotations(4)"),
         ({"topology": "rng"}, "did you mean ring"),
-        ({"topology": "random-regular"}, "random-regular(k,every=0)"),
+        ({"topology": "random-regular"}, "its arguments are (k,every=0)"),
         ({"topology": "random-regular(k=2,evry=1)"}, "did you mean every"),
         ({"topology": "random-regular(1.5)"}, "k must be int"),
         ({"peers": 0}, "peers"),

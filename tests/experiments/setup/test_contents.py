@@ -12,7 +12,7 @@ from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.contents import contents
 from coterie.experiments.setup.digest import experiment_digest, fingerprint
 from coterie.experiments.setup.schema import Experiment
-from coterie.user_code import load_reference
+from coterie.registry import load_reference
 
 
 @pytest.fixture

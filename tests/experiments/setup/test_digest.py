@@ -115,3 +115,41 @@ def test_own_files_count_by_content(tmp_path: Path) -> None:
     (tmp_path / "a" / "own.py").unlink()
     with pytest.raises(ConfigError, match=r"cannot read .*own\.py"):
         experiment_digest(resolve(table, base_dir=tmp_path / "a"))
+
+
+ALGORITHM = """
+from dataclasses import dataclass
+import coterie
+
+@dataclass(frozen=True)
+class Mine(coterie.ModelAlgorithm):
+    share: float = 0.5
+    facts = coterie.Facts(paper="ours", measured="after_mixing", communication="one model per link")
+
+    def round(self, state, node):
+        inbox = yield coterie.Exchange(state.params)
+        return coterie.ModelState(coterie.average(state.params, inbox))
+"""
+
+
+def test_an_own_algorithm_counts_by_its_file_and_its_settings(tmp_path: Path) -> None:
+    """Each organisation has a copy of the file, somewhere: the copies must agree, the places need not."""
+
+    def of(folder: str, content: str, algorithm: str) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "mine.py").write_text(content)
+        return experiment_digest(resolve({**START, "algorithm": algorithm}, base_dir=tmp_path / folder))
+
+    first = of("a", ALGORITHM, "mine.py:Mine")
+    assert of("b", ALGORITHM, "mine.py:Mine(0.50)") == first
+    assert of("b", ALGORITHM, "mine.py:Mine(0.7)") != first
+    assert of("c", ALGORITHM + "# edited\n", "mine.py:Mine") != first
+
+
+def test_arguments_of_own_parts_count(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("VALUE = 1\n")
+    one, same, other = (
+        experiment_digest(resolve({**START, "model": f"own.py:Net(hidden={h})"}, base_dir=tmp_path))
+        for h in ("8", "8.0", "9")
+    )
+    assert one == same != other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,11 +25,10 @@ from coterie.experiments.setup.config import (
     with_validation,
 )
 from coterie.experiments.setup.schema import Experiment
-from coterie.registry import parse_call
+from coterie.registry import parse_call, split_outside_brackets
 
 PLAN = "compare.json"
 _THE_SAME_FOR_ALL = {"algorithm", "data", "partition", "peers", "rounds", "seed", "splitting", "evaluation"}
-_COMMAS_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def compare(
 
 def split_names(text: str) -> list[str]:
     """`random-gossip(3),d-psgd(mixing=metropolis)` is two names: commas inside parentheses do not count."""
-    return [part for part in _COMMAS_OUTSIDE_PARENTHESES.split(text) if part.strip()]
+    return [part for part in split_outside_brackets(text) if part.strip()]
 
 
 def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[Planned]:

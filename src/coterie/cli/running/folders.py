@@ -9,7 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from coterie.errors import RunFolderError
-from coterie.user_code import is_file_reference, split_reference
+from coterie.user_code import is_file_reference, reference_parts
 
 RUNS = Path("runs")
 CELLS = "cells"  # within the folder of a sweep or of reproductions: a folder for each cell
@@ -41,8 +41,8 @@ def refuse_existing(folder: Path, command: str) -> None:
 
 
 def slug(text: str) -> str:
-    """`random-gossip(3)` as part of a file's name: random-gossip-3; of `/a/file.py:Name` only Name."""
+    """`random-gossip(3)` as part of a file's name: random-gossip-3; of `/a/file.py:Name` file-Name."""
     if is_file_reference(text):
-        file, name = split_reference(text)
-        text = f"{Path(file).stem}-{name}"
+        file, name, arguments = reference_parts(text)
+        text = f"{Path(file).stem}-{name}{arguments}"
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "x"

@@ -20,6 +20,7 @@ from coterie.experiments.setup.prepare import Objects, note_of_isolation, prepar
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
 from coterie.reporting import tables
+from coterie.user_code import in_short
 
 
 def run_and_show(experiment: Experiment | None, folder: Path, output: Output) -> None:
@@ -105,7 +106,7 @@ def _run_in(
 ) -> Run:
     """Run in a new folder, or resume what the folder holds; `command` is said if it is interrupted."""
     point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
-    watcher = progress.watch(label or experiment.algorithm, experiment.rounds, point)
+    watcher = progress.watch(label or in_short(experiment.algorithm), experiment.rounds, point)
     with running(folder, command):
         return run_or_resume(experiment, folder, objects=objects, observer=watcher)
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from coterie.cli.problems import note
 from coterie.cli.swarm.processes import Process
 from coterie.reporting.tables import in_bytes
+from coterie.user_code import in_short
 
 POINTS = ("after_local", "after_mixing")
 _LINES = 10
@@ -92,7 +93,8 @@ def _progress(processes: Sequence[Process]) -> Table:
 def summary(result: dict[str, Any]) -> Table:
     """A row for each peer, and their mean."""
     swarm = result["swarm"]
-    title = f"{result['algorithm']}, {result['data']}, {result['rounds']} rounds, one process for each peer"
+    names = f"{in_short(result['algorithm'])}, {in_short(result['data'])}"
+    title = f"{names}, {result['rounds']} rounds, one process for each peer"
     table = _table(
         "peer", "rounds", "after local", "after mixing", "received", "sent", "seconds", title=title
     )

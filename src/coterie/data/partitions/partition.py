@@ -6,6 +6,7 @@ many samples of each class each peer gets, a (peers, classes) matrix; `owners` t
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,6 +36,17 @@ class Partition(Protocol):
     """A frozen dataclass of parameters; `assign` is a pure function of its arguments."""
 
     def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment: ...
+
+
+def require_partition(found: Any, shown: str = "") -> None:
+    """Refuse what deals out nothing: an object, or, with its name, what a user's file defines."""
+    if shown and inspect.isroutine(found):  # seen by what it returns
+        return
+    if not callable(getattr(found, "assign", None)):
+        raise ConfigError(
+            f"{shown or repr(found)} is no partition: that is a name such as iid or dirichlet(0.3), or has a "
+            "method assign(source, peers, rng) that returns a coterie.data.Assignment"
+        )
 
 
 _LARGEST_CONCENTRATION = 1e100  # equal shares long before; the sum of larger ones overflows

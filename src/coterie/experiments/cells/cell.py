@@ -22,6 +22,7 @@ from typing import Any
 from coterie.experiments.setup.digest import fingerprint
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
+from coterie.user_code import in_short
 
 FACTS = "facts.json"
 MOST_PEERS_IN_SHARES = 500  # a denser matrix of who learned from whom would be larger than all other records
@@ -38,7 +39,8 @@ class Cell:
     def name(self) -> str:
         """The name of its folder; files that are edited from now on do not change it."""
         e = self.experiment
-        words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{e.algorithm}-{Path(e.data).name}").strip("-.")
+        words = f"{in_short(e.algorithm)}-{Path(in_short(e.data)).name}"
+        words = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.")
         return f"{words}-s{e.seed}-{fingerprint(e)}"
 
     def describe(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 from coterie.errors import ConfigError
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.setup.config import override
-from coterie.registry import nearest
+from coterie.registry import nearest, split_outside_brackets
 
-_COMMAS_OUTSIDE_BRACKETS = re.compile(r",(?![^(\[]*[)\]])")
 SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
 
 
@@ -29,7 +27,7 @@ class Axis:
 def parse_axis(text: str) -> Axis:
     """`training.lr=0.01,0.1`, or `algorithm=local,random-gossip(3)`."""
     key, equals, values = text.partition("=")
-    parts = tuple(part.strip() for part in _COMMAS_OUTSIDE_BRACKETS.split(values) if part.strip())
+    parts = tuple(part.strip() for part in split_outside_brackets(values) if part.strip())
     if not equals or not key.strip() or not parts:
         raise ConfigError(f"--over {text!r} is not of the form key=value,value")
     for one, other in itertools.combinations(parts, 2):

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from coterie.data import from_peers
+from coterie.data.own.code import call_for_data
 from coterie.data.own.one_peer import OwnData, checked, load_own
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
@@ -33,7 +34,7 @@ from coterie.peer.trust.settings import SHARE, PeerSettings, load_settings
 from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor
 from coterie.peer.watch.pages import pages_of
 from coterie.toml_tables import load_toml
-from coterie.user_code import call_for_data, is_file_reference, split_reference
+from coterie.user_code import is_file_reference, split_reference
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20
@@ -242,7 +243,7 @@ def load_peer_data(reference: str) -> OwnData:
     if not is_file_reference(reference):
         return load_own(reference)
     file, name = split_reference(reference)
-    return checked(call_for_data(reference), f"{name} in {file}")
+    return checked(call_for_data(reference, {}), f"{name} in {file}")
 
 
 def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:

@@ -20,7 +20,7 @@ from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
 from coterie.toml_tables import refuse_unknown, validate
 from coterie.training import parts_of
-from coterie.user_code import is_file_reference, split_reference
+from coterie.user_code import in_short, is_file_reference, located, split_reference
 
 if TYPE_CHECKING:
     from coterie.protocol import Algorithm, Facts
@@ -44,11 +44,11 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
     table = {key: value for key, value in raw.items() if value is not None}
     refuse_unknown(table, Experiment)
     _refuse_unknown_names(table)
+    table = with_absolute_paths(table, base_dir or Path.cwd())
     table = _with_inline_settings(table)
     table = _with_preset(table)
     if wants_validation(table):
         table = with_validation(table)
-    table = with_absolute_paths(table, base_dir or Path.cwd())
     if not table.get("data_dir") and os.environ.get("COTERIE_DATA"):
         table["data_dir"] = str(Path(os.environ["COTERIE_DATA"]).expanduser().resolve())
     return _with_defaults(validate(Experiment, table))
@@ -177,17 +177,15 @@ def build_settings(cls: Any, settings: Mapping[str, Any], where: str) -> Any:
 def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """The table with its relative paths made absolute, starting from `base`."""
     table, base = dict(table), base.absolute()
-    for key in ("model", "data"):
+    for key in _NAMED:
         if is_file_reference(str(table.get(key, ""))):
-            table[key] = str(base / table[key])
+            table[key] = located(str(table[key]), base)
     training = table.get("training")
     if isinstance(training, Mapping) and "augment" in training:
         parts = parts_of(str(training["augment"]))
-        absolute_parts = (str(base / part) if is_file_reference(part) else part for part in parts)
-        table["training"] = {**training, "augment": "+".join(absolute_parts)}
+        table["training"] = {**training, "augment": "+".join(located(part, base) for part in parts)}
     if isinstance(table.get("models"), Mapping):
-        absolute = {name: str(base / name) if is_file_reference(name) else name for name in table["models"]}
-        table["models"] = {absolute[name]: peers for name, peers in table["models"].items()}
+        table["models"] = {located(name, base): peers for name, peers in table["models"].items()}
     for key, call, always in (("topology", "edges", True), ("data", "huggingface", False)):
         head, parenthesis, inside = str(table.get(key, "")).partition("(")
         if parenthesis and head.strip() == call:
@@ -224,9 +222,8 @@ def inline_settings(text: str) -> tuple[str, dict[str, str]]:
         return name, keywords
     fields = [field.name for field in dataclasses.fields(algorithms[name])]  # type: ignore[arg-type]
     if len(positional) > len(fields):
-        raise ConfigError(
-            f"algorithm {text!r}: at most {len(fields)} settings; write {algorithms.signature(name)}"
-        )
+        written = in_short(algorithms.signature(name))
+        raise ConfigError(f"algorithm {text!r}: at most {len(fields)} settings; write {written}")
     return name, {**dict(zip(fields, positional, strict=False)), **keywords}
 
 
@@ -279,9 +276,11 @@ def _with_defaults(experiment: Experiment) -> Experiment:
     if experiment.partition != OWN_OBJECT:
         partitions.build(experiment.partition)
     if experiment.topology != OWN_OBJECT:
-        topologies.build(experiment.topology).check(experiment.peers)
+        graphs = topologies.build(experiment.topology)
+        if hasattr(graphs, "check"):  # else a graph that a user's function returned, seen when it is made
+            graphs.check(experiment.peers)
         name = parse_call(experiment.topology)[0]
-        if facts.hub and name != "star":
+        if facts.hub and name != "star" and not is_file_reference(name):
             raise ConfigError(
                 f"algorithm {experiment.algorithm!r} goes through a hub and needs topology 'star', "
                 f"not {experiment.topology!r}"

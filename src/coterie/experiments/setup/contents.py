@@ -54,7 +54,8 @@ def _remembered(path: Path, size: int, changed: int) -> str:
 
 def _files(experiment: Experiment) -> Iterator[Path]:
     e = experiment
-    for text in (e.data, e.model, e.partition, e.topology, *e.models, *parts_of(e.training.augment)):
+    named = (e.algorithm, e.data, e.model, e.partition, e.topology, *e.models)
+    for text in (*named, *parts_of(e.training.augment)):
         if is_file_reference(text):
             code = files_behind(Path(split_reference(text)[0]).expanduser())
             yield from code

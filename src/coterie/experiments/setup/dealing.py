@@ -20,7 +20,7 @@ class Dealer:
     """
 
     def __init__(self) -> None:
-        self._returned: dict[tuple[str, int, int], Any] = {}
+        self._returned: dict[tuple[str, str | None, int, int], Any] = {}
         self._last: tuple[str, Federation, str] | None = None
 
     def __call__(self, experiment: Experiment) -> tuple[Experiment, Objects]:
@@ -35,7 +35,7 @@ class Dealer:
     def _own_data(self, experiment: Experiment) -> Any:
         if not is_file_reference(experiment.data):
             return None
-        key = experiment.data, experiment.peers, experiment.seed
+        key = experiment.data, experiment.data_dir, experiment.peers, experiment.seed
         if key not in self._returned:
             self._returned[key] = call_user_data(*key)
         return self._returned[key]

@@ -18,7 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coterie.catalogue import augmentations, models, partitions, sources, topologies
+from coterie.catalogue import algorithms, augmentations, models, partitions, sources, topologies
 from coterie.experiments.setup.config import build_algorithm
 from coterie.experiments.setup.contents import contents, digest_of, digest_of_code
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
@@ -40,6 +40,8 @@ def experiment_digest(experiment: Experiment) -> str:
     """SHA-256 of a resolved experiment, as 64 hex digits."""
     table = experiment.model_dump(mode="json", exclude=_PER_MACHINE | _ALREADY_APPLIED)
     table["settings"] = build_algorithm(experiment).settings()  # also those left at their defaults
+    if is_file_reference(experiment.algorithm):
+        table["algorithm"] = _plain(experiment.algorithm, algorithms)
     named = {"data": sources, "model": models, "partition": partitions, "topology": topologies}
     for key, registry in named.items():
         table[key] = _plain(table[key], registry)
@@ -56,8 +58,7 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
     if text == OWN_OBJECT:
         return text
     if is_file_reference(text):
-        file, name = split_reference(text)
-        return {"file": digest_of_code(file), "name": name}
+        return _plain_reference(text)
     name, positional, keywords = parse_call(text, registry.kind)
     bound = inspect.signature(registry[name]).bind(*positional, **keywords)
     bound.apply_defaults()
@@ -66,6 +67,16 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
         first = next(iter(arguments))
         arguments[first] = digest_of(Path(str(bound.arguments[first])).expanduser())
     return {"name": name, "arguments": arguments}
+
+
+def _plain_reference(text: str) -> dict[str, Any]:
+    """The content of the user's file, what it is asked for, and with which arguments."""
+    file, name = split_reference(text)
+    plain: dict[str, Any] = {"file": digest_of_code(file), "name": name}
+    _, positional, keywords = parse_call(text)
+    if positional or keywords:
+        plain["arguments"] = [*map(_value, positional), {key: _value(v) for key, v in keywords.items()}]
+    return plain
 
 
 def _value(value: Any) -> Any:

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from coterie.data import Federation, Partition, Source, from_peers, load, split
+from coterie.data.own.code import call_for_data
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
@@ -22,7 +24,7 @@ from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
 from coterie.topology import Churn, MessageLoss, Topology, make
-from coterie.user_code import call_for_data, is_file_reference, split_reference
+from coterie.user_code import is_file_reference, split_reference
 
 _MOST_NAMED = 10  # peers in a note
 
@@ -259,7 +261,7 @@ def deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experime
 def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
     data = objects.data
     if data is None and is_file_reference(experiment.data):
-        data = call_user_data(experiment.data, experiment.peers, experiment.seed)
+        data = call_user_data(experiment.data, experiment.data_dir, experiment.peers, experiment.seed)
     if data is None:
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
@@ -273,11 +275,6 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
 
 
 def _split(source: Source, experiment: Experiment, partition: Partition | None) -> Federation:
-    if partition is not None and not hasattr(partition, "assign"):
-        raise ConfigError(
-            f"a partition is a name such as iid or dirichlet(0.3), or an object with an `assign` method, "
-            f"not {partition!r}"
-        )
     return split(
         source,
         partition or experiment.partition,
@@ -323,9 +320,13 @@ def _refuse_nan(data: Federation) -> None:
     raise DataError(f"{int(bad.sum())} samples have NaN or infinite values{whose}; clean or drop them")
 
 
-def call_user_data(reference: str, peers: int, seed: int) -> Any:
-    """The user's `load(peers, seed)`: a Source, a Federation, or one data set per peer."""
-    data = call_for_data(reference, peers, seed)
+def call_user_data(reference: str, data_dir: str | None, peers: int, seed: int) -> Any:
+    """What the user's `load(peers, seed)` returns: a Source, a Federation, or one data set per peer.
+
+    A class is a data set as those of the catalogue are: it has a method `load(data_dir, peers, seed)`.
+    """
+    folder = None if data_dir is None else Path(data_dir)
+    data = call_for_data(reference, {"data_dir": folder, "peers": peers, "seed": seed})
     if not isinstance(data, (Source, Federation, Sequence)):
         file, name = split_reference(reference)
         raise DataError(

@@ -97,7 +97,8 @@ class Membership:
             raise RefusedError(
                 "experiment",
                 f"the experiment of {mine.sender} has digest {mine.digest}, that of {hello.sender} "
-                f"{hello.digest}: everyone's copy of the file must agree",
+                f"{hello.digest}: everyone's copy of its file, and of the Python files that it names, must "
+                "agree",
             )
         if hello.number != member.number:
             raise RefusedError(
