@@ -69,30 +69,69 @@ class Scores:
 class Node(Protocol):
     """The nodes of this process. Nothing here reveals another node's data or state."""
 
-    ids: Tensor  # (rows,) global ids
-    round: int
-    rounds: int  # how many rounds the experiment has
-    graph: Graph  # this round's links, known to all since they follow from (seed, round)
-    online: Tensor  # (rows,) bool: who takes part in this round; others keep their state
-    evaluating: bool  # whether this round's models are measured
-    hub: int | None  # id of the hub, which has no data, or None
-    clusters: Tensor | None  # (peers,) true cluster of every peer: for the Oracle only
-    head: tuple[str, ...]  # names of the last linear layer, or what the experiment's `shared` leaves out
-    body: tuple[str, ...]  # all other names of a model; what is frozen is in neither
-    at_home: tuple[str, ...]  # what `shared` leaves out, and no message holds; empty if it is not set
-    loss: Loss  # the experiment's own: cross-entropy, with its class weights and label smoothing
-    buffers: tuple[str, ...]  # what no gradient changes: BatchNorm's running statistics
+    @property
+    def ids(self) -> Tensor:
+        """(rows,) The numbers of these nodes among all nodes."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """How many nodes this process hosts: the length of the first axis of every tensor."""
+
+    @property
+    def round(self) -> int:
+        """The number of this round, from 0; -1 before the first."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the experiment has."""
+
+    @property
+    def graph(self) -> Graph:
+        """This round's links, known to all since they follow from the seed and the round."""
+
+    @property
+    def online(self) -> Tensor:
+        """(rows,) bool: who takes part in this round; others keep their state."""
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether this round's models are measured."""
+
+    @property
+    def hub(self) -> int | None:
+        """The number of the hub, which has no data; None if there is none."""
+
+    @property
+    def clusters(self) -> Tensor | None:
+        """(peers,) The true cluster of every peer, if there are any: for the Oracle only."""
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """Names of the last linear layer, or of what the experiment's `shared` leaves out."""
+
+    @property
+    def body(self) -> tuple[str, ...]:
+        """All other names of a model; what is frozen is in neither."""
+
+    @property
+    def at_home(self) -> tuple[str, ...]:
+        """What `shared` leaves out, and no message holds; empty if it is not set."""
+
+    @property
+    def loss(self) -> Loss:
+        """The experiment's own: cross-entropy, with its class weights and label smoothing."""
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of what no gradient changes: BatchNorm's running statistics."""
 
     @property
     def n_samples(self) -> Tensor:
-        """(rows,) number of training samples."""
+        """(rows,) How many training samples each has."""
 
     @property
     def is_hub(self) -> Tensor:
-        """(rows,) bool."""
+        """(rows,) bool: which row is the hub."""
 
     @property
     def epochs(self) -> Tensor:
