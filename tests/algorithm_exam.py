@@ -65,6 +65,12 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ppdl", {"peers": 2, "reward_baseline": True}),
     ("ppdl-var", {"peers": 1}),
     ("dac", {"peers": 1}),
+    ("pdfl", {"probe": 3, "kd_weight": 0.0}),
+    ("dpfl", {"peers": 1, "every": 1}),
+    ("pfedgraph", {"similarity": 0.1, "pull": 1.0}),
+    ("fedala", {"adaptive": "all", "first_epochs": 2}),
+    ("facade", {"clusters": 2}),
+    ("dfedsalt", {"rho": 0.0, "head_epochs": 2, "head_lr": 0.2}),
 )
 
 

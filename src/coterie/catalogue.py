@@ -41,6 +41,13 @@ algorithms: Registry[Any] = Registry(
         "fedrep": "coterie.algorithms.fedrep:FedRep",
         "fedbabu": "coterie.algorithms.fedbabu:FedBABU",
         "dis-pfl": "coterie.algorithms.dis_pfl:DisPFL",
+        "pdfl": "coterie.algorithms.pdfl:PDFL",
+        "cobo": "coterie.algorithms.cobo:CoBo",
+        "dpfl": "coterie.algorithms.dpfl:DPFL",
+        "pfedgraph": "coterie.algorithms.pfed_graph:PFedGraph",
+        "fedala": "coterie.algorithms.fedala:FedALA",
+        "facade": "coterie.algorithms.facade:FACADE",
+        "dfedsalt": "coterie.algorithms.dfedsalt:DFedSalt",
     },
     check="coterie.protocol.algorithm:require_algorithm",
 )

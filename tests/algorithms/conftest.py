@@ -40,13 +40,15 @@ def small_simulation() -> Iterator[Callable[..., Simulation]]:
             training: Training = FULL_BATCH,
             network: nn.Module | None = None,
             seed: int = 1,
+            validation: int = 0,
             **more: Any,
         ) -> Simulation:
             rng = numpy_generator(6, "tiny data")
             datasets = []
             for size in sizes:
                 parts = {}
-                for part, n in (("train", size), ("test", 5)):
+                held = [("validation", validation)] if validation else []
+                for part, n in (("train", size), ("test", 5), *held):
                     y = rng.integers(0, CLASSES, n)
                     parts[part] = (rng.normal(size=(n, FEATURES)) + y[:, None], y)
                 datasets.append(parts)

@@ -28,6 +28,11 @@ def test_which_they_are() -> None:
         "osgp",
         "dfedpgp",
         "kd-pdfl",
+        "pdfl",
+        "pfedgraph",
+        "fedala",
+        "facade",
+        "dfedsalt",
     }
 
 

@@ -156,6 +156,20 @@ TABLE: dict[str, dict[str, Values]] = {
         "dfedpgp": {"participation": 0.1, **DIRECTED},
     },
     "fedbabu": {"dfedpgp": {"participation": 0.1, "finetune_epochs": 5, **DIRECTED_TRAINING}},
+    # The defaults of the authors' code: 3 + 1 epochs, batch 64, rate 0.1, tau 2, T 3.5, lambda 0.25.
+    "pdfl": {
+        "code": {
+            "attention_temperature": 2.0,
+            "temperature": 3.5,
+            "kd_weight": 0.25,
+            **DIRECTED_TRAINING,
+            **training(epochs=4, batch_size=64),
+        }
+    },
+    "cobo": {"paper": {"gamma": 0.01, "rho": 0.05}},
+    "pfedgraph": {"paper": {"similarity": 0.8, "pull": 0.01}},
+    "fedala": {"paper": {"eta": 1.0, "adaptive": "head"}},
+    "dfedsalt": {"dfedpgp": {"rho": 0.05, **DIRECTED}},
     # a = 0.01 and b = 0.002 in pFedKD-WCL
     "per-fedavg": {
         name: {"adaptation_lr": 0.01, **STEPS, "training.lr": 0.002, "participation": share}

@@ -28,8 +28,9 @@ ELSEWHERE = torch.device("meta")
 WITHOUT_NUMBERS: dict[str, dict[str, Any]] = {
     "kd-pdfl": {"step_rule": "const"},
     "blend-dfl": {"weighting": "none"},
+    "dfedsalt": {"rho": 0.0},
 }
-NEED_NUMBERS = {"dis-pfl", "dfedsam"}
+NEED_NUMBERS = {"dis-pfl", "dfedsam", "pfedgraph"}
 
 
 @pytest.fixture

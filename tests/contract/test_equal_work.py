@@ -11,6 +11,7 @@ import pytest
 import torch
 from algorithm_exam import PEERS, SIZES, Exam, assert_same, check_shards_agree, exam, state_of
 
+from coterie.algorithms.cobo import CoBo
 from coterie.algorithms.pfedme import PFedMe
 from coterie.catalogue import algorithms
 from coterie.protocol import Algorithm
@@ -30,6 +31,11 @@ def beside(algorithm: Algorithm[Any]) -> int:
     return int("grad" in settings.get("server_update", "") or settings.get("regrow") == "gradient")
 
 
+def meets_in_pairs(algorithm: Algorithm[Any]) -> bool:
+    """A node of CoBo takes a gradient beside its training in the rounds in which it has a partner."""
+    return isinstance(algorithm, CoBo)
+
+
 def trains_when_sampled(algorithm: Algorithm[Any]) -> bool:
     """pFedMe trains all clients and averages those that are sampled."""
     return algorithm.settings().get("participation", 1.0) < 1 and not isinstance(algorithm, PFedMe)
@@ -46,6 +52,10 @@ def test_every_algorithm_takes_the_steps_of_local(
         if trains_when_sampled(algorithm):
             assert bool(((steps > 0).sum(1) == PEERS / 2).all())
             assert steps.tolist() == ((steps > 0) * (2 * epochs * BUDGET + beside(algorithm))).tolist()
+        elif meets_in_pairs(algorithm):
+            more = steps - epochs * BUDGET
+            assert bool(((more == 0) | (more == 1)).all())
+            assert bool(more.any())
         else:
             assert steps.sum(0).tolist() == (ROUNDS * (epochs * BUDGET + beside(algorithm))).tolist()
 

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from algorithm_exam import CLASSES, CLUSTERS, FEATURES, HIDDEN, PEERS, Exam, exam
 
+from coterie.algorithms.parts.selection import random_pairs
 from coterie.catalogue import algorithms
 from coterie.protocol import Algorithm
+from coterie.simulation import Simulation
 from coterie.topology import Graph
 
 MODEL_BYTES = 4 * (FEATURES * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
@@ -38,6 +40,13 @@ def around_a_star(graph: Graph, settings: dict[str, Any]) -> int:
     """Each neighbour of one node sends to it, and is answered; here all nodes have as many neighbours."""
     answered = settings.get("broadcast") != "none"
     return int(graph.in_degree[0]) * (1 + answered)
+
+
+def pairs(simulation: Simulation, round: int) -> int:
+    """How many pairs of neighbours meet in this round."""
+    node = simulation.blocks[0].node
+    node.begin(round, simulation.topology.graph(round), torch.ones(len(node.ids), dtype=torch.bool))
+    return int((random_pairs(node) >= 0).sum()) // 2
 
 
 BYTES_PER_ROUND: dict[str, Callable[[Graph, dict[str, Any]], int]] = {
@@ -74,6 +83,13 @@ BYTES_PER_ROUND: dict[str, Callable[[Graph, dict[str, Any]], int]] = {
     "pfedkd-wcl": lambda graph, s: (
         sampled(s) * (2 * MODEL_BYTES + NUMBER_BYTES * ("lastclient" in s["server_update"]))
     ),
+    "pdfl": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
+    "cobo": lambda graph, s: (each_link(graph, s) + 2 * s["pairs"]) * MODEL_BYTES,
+    "dpfl": lambda graph, s: (s["chosen"] if s["round"] % s["every"] else each_link(graph, s)) * MODEL_BYTES,
+    "pfedgraph": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + NUMBER_BYTES),
+    "fedala": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
+    "facade": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + NUMBER_BYTES),
+    "dfedsalt": lambda graph, s: each_link(graph, s) * BODY_BYTES,
 }
 
 
@@ -86,8 +102,15 @@ def test_bytes_are_those_that_the_paper_describes(
     simulation = sit(algorithm, torch.float32).simulation()
     expected = 0
     for number in range(3):
+        learned = algorithm.collaboration(simulation.blocks[0].state)
+        so_far = {
+            "round": number,
+            "chosen": 0 if learned is None else int((learned > 0).sum()),  # by what was learned before
+            "pairs": pairs(simulation, number),
+        }
         record = simulation.step(evaluate=number != 1)  # measuring is not traffic
-        this_round = BYTES_PER_ROUND[name](simulation.topology.graph(number), algorithm.settings())
+        graph = simulation.topology.graph(number)
+        this_round = BYTES_PER_ROUND[name](graph, {**algorithm.settings(), **so_far})
         assert sum(int(traffic.bytes.sum()) for traffic in record.traffic) == this_round
         expected += this_round
     assert int(simulation.totals.bytes_sent.sum()) == expected

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from coterie.algorithms.parts.best_model import Best
 from coterie.algorithms.parts.received import completed
-from coterie.algorithms.parts.selection import draw, possible_senders, probabilities, rescored
+from coterie.algorithms.parts.selection import draw, mask_of, possible_senders, probabilities, rescored
 from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least
 from coterie.algorithms.parts.weighting import weighted, weighted_mean
-from coterie.protocol import Algorithm, Facts, Inbox, Links, Node, Params, Presets, Round, Tree, pull
+from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, Tree, pull
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class DAC(Algorithm[DACState]):
         return DACState(params, Best.first(params, node), scores, scores > 0)
 
     def round(self, state: DACState, node: Node) -> Round[DACState]:
-        can_send = _mask(possible_senders(node), state.scores)
+        can_send = mask_of(possible_senders(node), state.scores)
         wanted = draw(node, probabilities(state.scores, can_send, self.tau_in(node.round)), self.peers)
         n = node.n_samples.float()
         payload: Tree = {"model": state.params, "samples": {"n": n}, "scores": {"s": state.scores}}
@@ -128,9 +128,3 @@ def _average(mine: Params, n: Tensor, inbox: Inbox, samples: Tensor) -> Params:
         arrived = torch.zeros_like(n).index_add(0, inbox.rows, samples)
         received = {"model": received["model"], "samples": {"n": arrived}}
     return weighted_mean(weighted(mine, n), received, mine)
-
-
-def _mask(links: Links, like: Tensor) -> Tensor:
-    mask = torch.zeros_like(like, dtype=torch.bool)
-    mask[links.rows, links.ids] = True
-    return mask

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, require_at_least
-from coterie.learning import Gradients, Memory, Rate, Update
-from coterie.learning.updates import moved, norm, scaled
-from coterie.protocol import Params, Presets
+from coterie.learning.updates import SharpnessAware
+from coterie.protocol import Presets
 
 
 @dataclass(frozen=True)
@@ -47,30 +43,3 @@ class DFedSAM(DPSGD):
 
     def local_settings(self) -> dict[str, Any]:
         return {"around": partial(SharpnessAware, self.rho)}
-
-
-@dataclass(frozen=True)
-class SharpnessAware:
-    """Sharpness-aware minimisation (Foret et al., 2021) around another rule."""
-
-    rho: float
-    inner: Update
-
-    def begin(self, params: Params, rows: Tensor) -> Memory:
-        return self.inner.begin(params, rows)
-
-    def step(
-        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
-    ) -> None:
-        def at_the_worst_point() -> Gradients:
-            ascent = gradient()
-            length = norm(ascent)
-            ascent = scaled(ascent, (self.rho / length).where(length > 0, 0.0))  # nowhere to climb: stay
-            here = {name: params[name] for name in ascent}
-            params.update({name: moved(here[name], direction) for name, direction in ascent.items()})
-            try:
-                return gradient()
-            finally:
-                params.update(here)
-
-        self.inner.step(params, memory, at_the_worst_point, lr, number)

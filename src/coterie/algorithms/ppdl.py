@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from coterie.algorithms.parts.bandits import Bandit
-from coterie.algorithms.parts.best_model import Best
+from coterie.algorithms.parts.best_model import Best, require_validation
 from coterie.algorithms.parts.selection import possible_senders
 from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least, require_fraction
 from coterie.algorithms.parts.weighting import weighted, weighted_mean
@@ -71,14 +71,9 @@ class PPDL(Algorithm[PPDLState]):
         require_at_least(0, self, "q")
 
     def init(self, node: Node) -> PPDLState:
+        require_validation(node, "rewards groups by validation accuracy")
         params = node.train(node.initial())
-        best = Best.first(params, node)
-        if bool((best.loss.isinf() & ~node.is_hub).any()):
-            raise ConfigError(
-                "this algorithm rewards groups by validation accuracy, and a peer has no validation data; "
-                "set splitting.validation to a fraction such as 0.2"
-            )
-        return PPDLState(params, best, Bandit.fresh(node.rows, node.rounds, self.peers))
+        return PPDLState(params, Best.first(params, node), Bandit.fresh(node.rows, node.rounds, self.peers))
 
     def round(self, state: PPDLState, node: Node) -> Round[PPDLState]:
         arms = state.bandit.draw(possible_senders(node), node.rng("group"))

@@ -85,7 +85,7 @@ class LocalWork:
         rule = update(merged)
         if around is not None:
             rule = around(rule)
-        if mu:
+        if isinstance(mu, Tensor) or mu:
             rule = Proximal(mu, anchor, rule)
         augmented = Augmented.named(merged.augment) if merged.augment else None
         return cls(merged, rule, round, rounds, stream, uneven, augmented, per_step)

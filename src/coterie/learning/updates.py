@@ -244,7 +244,7 @@ class Adam:
 class Proximal:
     """Adds mu * (w - anchor) to the gradient of another rule: FedProx's pull towards a fixed model."""
 
-    mu: float
+    mu: Rate  # one for all rows, or (rows,) over all rows of the node
     anchor: Params  # stacked over all rows of the node
     inner: Update
 
@@ -252,16 +252,49 @@ class Proximal:
         anchors = {
             name: torch.empty_like(p).copy_(some_rows(self.anchor[name], rows)) for name, p in params.items()
         }
-        return {**self.inner.begin(params, rows), "anchor": anchors}
+        mu = {"mu": some_rows(self.mu, rows)} if isinstance(self.mu, Tensor) else {}
+        return {**self.inner.begin(params, rows), "anchor": anchors, "pull": mu}
 
     def step(
         self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
+        strength = memory["pull"].get("mu", self.mu)
+
         def pulled() -> Gradients:
-            anchors = memory["anchor"]
-            return {
-                name: dense(g, params[name]).add(params[name] - anchors[name], alpha=self.mu)
-                for name, g in gradient().items()
-            }
+            found: Gradients = {}
+            for name, g in gradient().items():
+                away = params[name] - memory["anchor"][name]
+                if isinstance(strength, Tensor):
+                    found[name] = dense(g, params[name]).addcmul(away, per_row(strength, away).to(away))
+                else:
+                    found[name] = dense(g, params[name]).add(away, alpha=strength)
+            return found
 
         self.inner.step(params, memory, pulled, lr, number)
+
+
+@dataclass(frozen=True)
+class SharpnessAware:
+    """Sharpness-aware minimisation (Foret et al., 2021) around another rule."""
+
+    rho: float
+    inner: Update
+
+    def begin(self, params: Params, rows: Tensor) -> Memory:
+        return self.inner.begin(params, rows)
+
+    def step(
+        self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
+    ) -> None:
+        def at_the_worst_point() -> Gradients:
+            ascent = gradient()
+            length = norm(ascent)
+            ascent = scaled(ascent, (self.rho / length).where(length > 0, 0.0))  # nowhere to climb: stay
+            here = {name: params[name] for name in ascent}
+            params.update({name: moved(here[name], direction) for name, direction in ascent.items()})
+            try:
+                return gradient()
+            finally:
+                params.update(here)
+
+        self.inner.step(params, memory, at_the_worst_point, lr, number)

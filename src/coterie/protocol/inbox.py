@@ -171,15 +171,22 @@ class Inbox:
 
         None when no row received anything, since the shape of the result is then unknown.
         """
+        total = self.sum_of(fn)
+        return None if total is None else total / per_row(self.count.clamp(min=1), total).to(total.device)
+
+    def sum_of(self, fn: Callable[[Tree, Tensor], Tensor], weights: Tensor | None = None) -> Tensor | None:
+        """Sum of `fn` over each row's messages, each times its weight; otherwise as `mean_of`."""
         total: Tensor | None = None
+        first = 0
         for payload, rows in self._chunks():
             value = fn(payload, rows)
+            if weights is not None:
+                value = value * per_row(weights[first : first + len(rows)], value).to(value)
             if total is None:
                 total = value.new_zeros(self._n_rows, *value.shape[1:])
             total.index_add_(0, rows.to(total.device), value)
-        if total is None:
-            return None
-        return total / per_row(self.count.clamp(min=1), total).to(total.device)
+            first += len(rows)
+        return total
 
     def _chunks(self) -> list[tuple[Tree, Tensor]]:
         chunks = []

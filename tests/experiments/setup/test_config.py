@@ -380,7 +380,7 @@ assert not slow, slow
 
 @pytest.mark.parametrize("algorithm", list(algorithms))
 def test_validation_data_are_set_aside_for_those_who_need_them(algorithm: str) -> None:
-    expected = 0.2 if algorithm in ("ppdl", "ppdl-var") else 0.0
+    expected = 0.2 if algorithm in ("ppdl", "ppdl-var", "dpfl") else 0.0
     assert resolve({"algorithm": algorithm}).splitting.validation == expected
     for said in (0.0, 0.3):
         table = {"algorithm": algorithm, "splitting": {"validation": said}}

@@ -1,4 +1,4 @@
-"""The best model so far by validation loss, which PPDL and its baselines report."""
+"""Validation data: the best model so far by their loss, which PPDL and its baselines report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.protocol import Node, Params
 from coterie.protocol.trees import where_rows
 
@@ -29,4 +30,14 @@ class Best:
         return Best(
             where_rows(improved, params, self.params),
             torch.where(loss.isnan(), self.loss, loss.minimum(self.loss)),
+        )
+
+
+def require_validation(node: Node, what: str) -> None:
+    """Refuse to start where a peer has no validation data. what: the algorithm does with them."""
+    without = node.evaluate(node.initial(), "validation").loss.isnan() & ~node.is_hub
+    if bool(without.any()):
+        raise ConfigError(
+            f"this algorithm {what}, and a peer has no validation data; "
+            "set splitting.validation to a fraction such as 0.2"
         )

@@ -1,4 +1,4 @@
-"""Choosing peers to learn from: uniformly, or by how well their models do on one's own data (DAC)."""
+"""Choosing peers to learn from: uniformly, in pairs, or by how their models do on one's own data (DAC)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,33 @@ def choose(node: Node, candidates: Links, k: int, purpose: str = "peers") -> Lin
     taken = torch.arange(order.shape[1]) < sizes[:, None]
     place = (first[:, None] + order)[taken]
     return Links(candidates.rows[place], candidates.ids[place])
+
+
+def random_pairs(node: Node) -> Tensor:
+    """(nodes,) the partner of each node in a random matching of this round's links; -1 for none.
+
+    Every node computes the same. Links come in a random order, and one whose ends are both free is taken.
+    """
+    first, second = node.graph.senders, node.graph.receivers
+    once = (first < second) & (second != (-1 if node.hub is None else node.hub))
+    first, second = first[once], second[once]
+    rank = node.shared_rng("pairs").bits(len(first))[0].argsort(stable=True).argsort()
+    partner = torch.full((node.graph.nodes,), -1)
+    while len(first):  # all links at a time that come before every other link of both their ends
+        ends = torch.cat((first, second))
+        lowest = torch.full_like(partner, len(once)).scatter_reduce(0, ends, rank.repeat(2), "amin")
+        taken = (rank == lowest[first]) & (rank == lowest[second])
+        partner[first[taken]], partner[second[taken]] = second[taken], first[taken]
+        free = (partner[first] < 0) & (partner[second] < 0)
+        first, second, rank = first[free], second[free], rank[free]
+    return partner
+
+
+def mask_of(links: Links, like: Tensor) -> Tensor:
+    """(rows, nodes) bool: which pairs are among the links; in the shape of `like`."""
+    mask = torch.zeros_like(like, dtype=torch.bool)
+    mask[links.rows, links.ids] = True
+    return mask
 
 
 def probabilities(scores: Tensor, possible: Tensor, tau: float) -> Tensor:

@@ -38,3 +38,11 @@ def mean_at_hub(mine: Params, upload: Inbox) -> Params:
         rows = per_row(n, total).to(total.device)
         result[name] = (total / rows.clamp(min=1)).where(rows > 0, mine[name])
     return result
+
+
+def softmax_of_messages(scores: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
+    """(rows,) and (messages,) softmax over each row, whose own score is 0, and its messages."""
+    highest = scores.new_zeros(len(inbox.count)).scatter_reduce(0, inbox.rows, scores, "amax")
+    own, theirs = (-highest).exp(), (scores - highest[inbox.rows]).exp()
+    total = own.index_add(0, inbox.rows, theirs)
+    return own / total, theirs / total[inbox.rows]
