@@ -76,7 +76,11 @@ def refuse_too_many_classes(n_classes: int) -> None:
 
 
 class DataSet(Protocol):
-    """What stands behind a name such as `mnist`: how to load it and what goes well with it."""
+    """What stands behind a name such as `mnist`: how to load it and what goes well with it.
+
+    One that reads files also has `files(data_dir)`, which names them, so that a run can tell when they are no
+    longer those that it began with; a DataError if they are not there.
+    """
 
     @property
     def default_model(self) -> str: ...

@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.errors import RunFolderError
 from coterie.experiments.cells.cell import Cell, breakage
-from coterie.experiments.cells.sweeping import SAME_DATA, compared_key, parse_value
+from coterie.experiments.cells.sweeping import compared_key, parse_value
 from coterie.files import write_atomically
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, measure, read_record
@@ -53,22 +53,6 @@ def _read(cell: Cell, folder: Path) -> Swept:
     except RunFolderError as error:  # the others are still worth a table
         return Swept(cell, None, str(error), unreadable=True)
     return Swept(cell, record, None if record else breakage(folder) or "not run")
-
-
-def different_data(swept: Sequence[Swept]) -> str:
-    """What to say if runs of one seed had different data, as from a loader that is not seeded; else empty."""
-    seen: dict[str, set[str]] = {}
-    for one in swept:
-        if one.record is not None and (data := one.record.facts.get("data")):
-            asked = one.cell.experiment.model_dump_json(include=SAME_DATA)
-            seen.setdefault(asked, set()).add(data)
-    if all(len(digests) == 1 for digests in seen.values()):
-        return ""
-    loader = swept[0].cell.experiment.data
-    return (
-        f"these runs are not comparable: {loader} returned different data to runs of the same seed; let it "
-        "draw from `seed` alone, and sweep again in another folder"
-    )
 
 
 def tidy(swept: Sequence[Swept]) -> Lines:

@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import RunFolderError
-from coterie.experiments.cells.cell import FACTS, breakage, is_finished
+from coterie.experiments.cells.cell import FACTS, Cell, breakage, is_finished
 from coterie.experiments.cells.paper_schema import NUMBERS, check_metric
+from coterie.experiments.cells.sweeping import SAME_DATA
 
 Array = NDArray[np.float64]
 _NEEDED = {  # entries of the JSON files, columns of the CSV files
@@ -203,6 +204,29 @@ def majority_floor(record: Record, metric: str) -> float | None:
     if metric in ("personal", "personal-after-local", "personal-after-mixing"):
         return float(np.nanmean(own))
     return None
+
+
+def different_data(runs: Iterable[tuple[Cell, Record]]) -> str:
+    """What to say if runs that belong together had different data; else empty.
+
+    Such as from a loader that is not seeded, or from data files that were edited between two runs.
+    """
+    returned: dict[str, str] = {}  # by what was asked for: a digest of everyone's samples
+    read: dict[tuple[str, str], str] = {}  # by data set and file: a digest
+    for cell, record in runs:
+        asked, data = cell.experiment.model_dump_json(include=SAME_DATA), record.facts.get("data")
+        if data and returned.setdefault(asked, data) != data:
+            return (
+                f"these runs are not comparable: {cell.experiment.data} returned different data to runs of "
+                "the same seed; let it draw from `seed` alone, and run them again in another folder"
+            )
+        for name, digest in (record.facts.get("data_files") or {}).items():
+            if read.setdefault((cell.experiment.data, name), digest) != digest:
+                return (
+                    f"these runs are not comparable: {name} was edited between them, as that of "
+                    f"{cell.describe()} shows; run them again in another folder"
+                )
+    return ""
 
 
 def is_percentage(metric: str) -> bool:

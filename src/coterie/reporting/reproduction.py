@@ -12,7 +12,15 @@ from coterie.errors import RunFolderError
 from coterie.experiments.cells.cell import Cell, breakage
 from coterie.experiments.cells.paper_schema import SCALES, Claim, Column, PaperTable, Printed, Row, Scale
 from coterie.reporting.intervals import Interval, interval
-from coterie.reporting.measures import Record, is_percentage, majority_floor, measure, read_record
+from coterie.reporting.measures import (
+    Record,
+    different_data,
+    is_percentage,
+    majority_floor,
+    measure,
+    read_record,
+)
+from coterie.reporting.work import steps_of, unequal
 
 HOLDS, FAILS = "holds", "does not hold"
 UNSEEN, UNKNOWN = "cannot be seen at this scale", "unknown"
@@ -33,6 +41,7 @@ class Reproduction:
         default_factory=list
     )  # of the broken: with damaged records
     missing: list[tuple[str, str, int]] = field(default_factory=list)
+    unfair: str = ""  # why its numbers may not be compared with each other
 
     @property
     def rows(self) -> list[Row]:
@@ -70,6 +79,22 @@ class Reproduction:
                 return 100 * math.fsum(known) / len(known)
         return None
 
+    def steps(self, column: str) -> dict[str, float]:
+        """Gradient steps per peer over the run, mean over seeds, of each row of which they are known."""
+        found = {}
+        for row in self.rows:
+            runs = self.records.get((row.name, column), {}).values()
+            known = [steps for one in runs if (steps := steps_of(one.result)) is not None]
+            if known:
+                found[row.name] = math.fsum(known) / len(known)
+        return found
+
+    def trained_otherwise(self, column: str) -> set[str]:
+        """The rows whose steps differ from Local's, or from the median where there is no Local."""
+        steps = self.steps(column)
+        marks = unequal(list(steps.values()), steps.get("local"))
+        return {row for row, mark in zip(steps, marks, strict=True) if mark}
+
     def seconds(self) -> float:
         """What the cells took, one after the other."""
         return sum(float(one.result["seconds"]) for by in self.records.values() for one in by.values())
@@ -78,6 +103,7 @@ class Reproduction:
 def assemble(name: str, table: PaperTable, scale: Scale, cells: Sequence[Cell], where: Path) -> Reproduction:
     """Read the records of the cells; what is not there is broken or missing."""
     reproduction = Reproduction(name, table, scale)
+    read: list[tuple[Cell, Record]] = []
     for cell in cells:
         row, column, seed = (cell.labels[key] for key in ("row", "column", "seed"))
         try:
@@ -88,12 +114,14 @@ def assemble(name: str, table: PaperTable, scale: Scale, cells: Sequence[Cell], 
             continue
         if record is not None:
             reproduction.records.setdefault((row, column), {})[seed] = record
+            read.append((cell, record))
             continue
         message = breakage(where / cell.name)
         if message is None:
             reproduction.missing.append((row, column, seed))
         else:
             reproduction.broken[row, column, seed] = message
+    reproduction.unfair = different_data(read)
     return reproduction
 
 

@@ -21,6 +21,7 @@ from coterie.reporting.intervals import Interval
 from coterie.reporting.measures import is_percentage
 from coterie.reporting.reproduction import Reproduction, orders, printed_number, verdicts
 from coterie.reporting.tables import in_bytes, show
+from coterie.reporting.work import SIGN, said_below
 
 TABLE, NUMBERS_CSV, CELLS_CSV, RESULTS = "table.md", "numbers.csv", "cells.csv", "results.json"
 
@@ -52,6 +53,8 @@ def print_tables(reproduction: Reproduction) -> None:
         show(Text(title, style="bold"), table, "")
     show(Text(_legend(reproduction)), "")
     for title, items in (
+        ("Not comparable", [reproduction.unfair] if reproduction.unfair else []),
+        ("Gradient steps per peer", _work_lines(reproduction)),
         ("Order of methods", _order_lines(reproduction)),
         ("Claims of the paper", _claim_lines(reproduction)),
         ("Broken cells", _broken_lines(reproduction)),
@@ -71,6 +74,8 @@ def markdown(reproduction: Reproduction) -> str:
         parts += [f"## {metric_name(reproduction, metric)}", "", _legend(reproduction), ""]
         parts += [*_markdown_table(_grid(reproduction, metric)), ""]
     for title, items in (
+        ("Not comparable", [reproduction.unfair] if reproduction.unfair else []),
+        ("Gradient steps per peer", _work_lines(reproduction)),
         ("Order of methods, best first", _order_lines(reproduction)),
         ("Claims of the paper", _claim_lines(reproduction)),
         ("Broken cells", _broken_lines(reproduction)),
@@ -90,6 +95,10 @@ def as_json(reproduction: Reproduction) -> dict[str, Any]:
         "seeds": reproduction.seeds,
         "seconds": reproduction.seconds(),
         "numbers": [dict(zip(_NUMBER_HEADER, line, strict=True)) for line in _numbers(reproduction)],
+        "not_comparable": reproduction.unfair or None,
+        "gradient_steps_per_peer": {
+            column.name: reproduction.steps(column.name) for column in reproduction.columns
+        },
         "orders": [vars(order) for order in orders(reproduction)],
         "claims": [
             {"says": one.claim.says, "status": one.status, "detail": one.detail}
@@ -115,7 +124,10 @@ def metric_name(reproduction: Reproduction, metric: str) -> str:
 def _legend(reproduction: Reproduction) -> str:
     seeds = reproduction.seeds
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"Ours ({spread}), in parentheses the paper's number; †: see the notes."
+    legend = f"Ours ({spread}), in parentheses the paper's number; †: see the notes."
+    if not any(reproduction.trained_otherwise(column.name) for column in reproduction.columns):
+        return legend
+    return f"{legend} {said_below('those of Local, or of the median where there is none,')}."
 
 
 def _grid(reproduction: Reproduction, metric: str) -> list[list[str]]:
@@ -135,7 +147,8 @@ def _cell(reproduction: Reproduction, row: Row, column: Column, metric: str) -> 
     if entry is not None and (value is not None or entry.note):  # a note alone: why there is no number
         number = "-" if value is None else _plain(value, metric)
         paper = f" ({number}{'†' if entry.note else ''})"
-    return ours(reproduction, row.name, column.name, metric) + paper
+    sign = SIGN if row.name in reproduction.trained_otherwise(column.name) else ""
+    return ours(reproduction, row.name, column.name, metric) + sign + paper
 
 
 def ours(reproduction: Reproduction, row: str, column: str, metric: str) -> str:
@@ -162,6 +175,17 @@ def _plain(value: float, metric: str) -> str:
         return f"{value:.0f}"
     # As the paper's readers would round what is printed: 53.15 is 53.2, though its float is below that.
     return str(Decimal(str(value)).quantize(Decimal("0.1"), ROUND_HALF_UP))
+
+
+def _work_lines(reproduction: Reproduction) -> list[str]:
+    """Nothing where all methods trained equally long."""
+    lines = []
+    for column in reproduction.columns:
+        if otherwise := reproduction.trained_otherwise(column.name):
+            steps = reproduction.steps(column.name).items()
+            rows = (f"{row} {count:.0f}{SIGN if row in otherwise else ''}" for row, count in steps)
+            lines.append(f"{column.shown}: {', '.join(rows)}")
+    return lines
 
 
 def _order_lines(reproduction: Reproduction) -> list[str]:

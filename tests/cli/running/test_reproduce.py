@@ -60,6 +60,11 @@ visible = "smoke"
 """
 BROKEN = """
 [[rows]]
+name = "wild"
+experiment = { training = { lr = 1e38, clip = 0.0 } }
+"""
+IMPOSSIBLE = """
+[[rows]]
 name = "oracle"
 experiment = { algorithm = "oracle" }
 """
@@ -209,9 +214,37 @@ def test_a_broken_cell_is_reported_while_the_others_finish(coterie: Command, fol
     (folder / "own.toml").write_text(TABLE.replace("[[figures]]", BROKEN + "\n[[figures]]"))
     done = coterie("reproduce", "own.toml", "--jobs", "1", "--out", "out")
     assert done.exit_code == 1
-    assert "oracle, dir, seed 0: broken (algorithm 'oracle' must be told the true clusters" in done.stderr
+    assert "wild, dir, seed 0: broken (the loss of peer" in done.stderr
     assert "mixing helps: HOLDS" in done.stdout
     assert "Broken cells" in done.stdout
+
+
+def test_a_row_that_cannot_run_is_found_before_the_others_train(coterie: Command, folder: Path) -> None:
+    (folder / "own.toml").write_text(TABLE.replace("[[figures]]", IMPOSSIBLE + "\n[[figures]]"))
+    done = coterie("reproduce", "own.toml", "--jobs", "1", "--out", "out")
+    assert done.exit_code == 2
+    assert "oracle, dir, seed 0: algorithm 'oracle' must be told the true clusters" in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["own.toml"]
+    done = coterie("reproduce", "own.toml", "--only", "local", "--jobs", "1", "--out", "out", "--no-plots")
+    assert done.exit_code == 0, done.stderr  # the others can be had by themselves
+
+
+def test_methods_that_train_longer_are_marked(coterie: Command, table: str, folder: Path) -> None:
+    """d-psgd trains for three epochs where local trains for one."""
+    options = ("reproduce", "--jobs", "1", "--out", "out", "--no-plots")
+    assert "≠" not in coterie(*options, table).stdout
+    longer = 'experiment = { algorithm = "d-psgd", training = { epochs = 3 } }'
+    (folder / "longer.toml").write_text(TABLE.replace('experiment = { algorithm = "d-psgd" }', longer))
+    done = coterie(*options, "longer.toml")
+    assert done.exit_code == 0, done.stderr
+    written = folder / "out" / "longer" / "smoke"
+    steps = json.loads((written / "results.json").read_text())["gradient_steps_per_peer"]["dir"]
+    assert steps["d-psgd"] == 3 * steps["local"]
+    counted = f"- dir: local {steps['local']:.0f}, d-psgd {steps['d-psgd']:.0f}≠\n"
+    for text in (done.stdout, (written / "table.md").read_text()):
+        assert counted in text
+        assert "≠ (70.0†)" in text
+        assert "≠: its steps differ from those of Local" in text
 
 
 def test_unreadable_records_break_their_cell_alone(coterie: Command, table: str, folder: Path) -> None:

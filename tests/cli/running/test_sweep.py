@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,11 +74,22 @@ def test_a_hub_gets_its_star(coterie: Command, small: list[str]) -> None:
 
 
 def test_a_broken_cell_does_not_stop_the_others(coterie: Command, small: list[str]) -> None:
-    done = sweep(coterie, small, "--over", "algorithm=local,oracle", "--json", "--partition", "iid")
+    done = sweep(coterie, small, "--over", "training.lr=0.1,1e38", "--json", "--set", "training.clip=0")
     assert done.exit_code == 1
-    local, oracle = json.loads(done.stdout)["results"]
-    assert local["status"] == "finished"
-    assert "true clusters" in oracle["status"]
+    fine, wild = json.loads(done.stdout)["results"]
+    assert fine["status"] == "finished"
+    assert "became NaN or infinite" in wild["status"]
+
+
+def test_all_cells_are_checked_before_the_first_one_trains(
+    coterie: Command, small: list[str], folder: Path
+) -> None:
+    axes = ("--over", "algorithm=local,oracle", "--over", "partition=rotations(2),iid", "--seeds", "2")
+    done = sweep(coterie, small, *axes, "--out", "s")
+    assert done.exit_code == 2
+    assert done.stderr.count("oracle, iid, seed 0: algorithm 'oracle' must be told the true clusters") == 1
+    assert "seed 1" not in done.stderr
+    assert list(folder.iterdir()) == []
 
 
 def test_unreadable_records_do_not_hide_the_others(coterie: Command, small: list[str], folder: Path) -> None:
@@ -197,3 +210,26 @@ def test_local_work_is_equal_unless_it_is_swept_over(coterie: Command, small: li
     assert done.exit_code == 0, done.stderr
     assert "Local work as each method sets it" in done.stdout
     assert "≠" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sweep", "--over", "algorithm=d-psgd,loca"],
+        ["sweep", "--over", "algorithm=random-gossip(3)", "--over", "data=digits,minst"],
+        ["sweep", "--over", "algorithm=random-gossip(3)", "--over", "training.lrr=1,2"],
+        ["compare", "--algorithms", "d-psgd,loca"],
+        ["compare", "--algorithms", "random-gossip(3)", "--data", "minst"],
+    ],
+)
+def test_no_algorithm_is_imported_before_all_names_are_known(command: list[str]) -> None:
+    code = f"""
+import sys
+from typer.testing import CliRunner
+from coterie.cli import app
+done = CliRunner().invoke(app, {command!r})
+assert done.exit_code == 2 and "did you mean" in done.stderr, done.stderr
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -24,8 +24,10 @@ from coterie.reporting.work import SIGN, said_below
 
 def work_off(title: str, cells: list[Cell], folder: Path, jobs: int | None, quiet: bool) -> dict[str, str]:
     """Run the cells that are not finished; the messages of those that broke, by their names."""
-    with _runner(folder, jobs, len(cells)) as runner, CellProgress(title, cells, quiet) as progress:
-        return runner.work_off(cells, progress)
+    with _runner(folder, jobs, len(cells)) as runner:
+        runner.check(cells)
+        with CellProgress(title, cells, quiet) as progress:
+            return runner.work_off(cells, progress)
 
 
 def reproduce_all(
@@ -42,6 +44,8 @@ def reproduce_all(
     finished = []
     largest = max((len(cells) for _, cells in plans), default=0)  # more processes than that would be idle
     with _runner(out, jobs, largest) as runner:
+        if not tables_only:
+            runner.check(cell for _, cells in plans for cell in chosen(cells, only))
         for one, cells in plans:
             if not tables_only:
                 todo = chosen(cells, only)

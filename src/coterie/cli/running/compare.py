@@ -19,6 +19,7 @@ from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.setup.config import (
     note_of_validation,
     overruled,
+    refuse_unknown_words,
     resolve,
     resolve_to_run,
     with_equal_work,
@@ -100,6 +101,7 @@ def make_plan(asked: Asked, names: list[str], seeds: int, quiet: bool) -> list[P
         raise ConfigError(f"algorithm {twice[0]!r} is named twice")
     for name in names:
         algorithms.require(parse_call(name, "algorithm")[0])
+    refuse_unknown_words(asked.table())  # all other names, before the first algorithm is imported
     if not any(name.partition("(")[0].strip() == "local" for name in names):
         names = ["local", *names]
         note("note: local is added, for the gain over it", quiet)

@@ -10,7 +10,7 @@ import typer
 
 from coterie.cli.interruption import same_command_goes_on
 from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json
-from coterie.cli.problems import note
+from coterie.cli.problems import complain, note
 from coterie.cli.running.folders import CELLS
 from coterie.errors import ConfigError
 from coterie.experiments.cells import reproducing
@@ -90,8 +90,11 @@ def reproduce(
         tables_only=tables_only,
         output=Output(json, quiet, not no_plots),
     )
+    for one in finished:
+        if one.unfair:
+            complain(f"{one.name}: {one.unfair}")
     # Cells that broke before are no failure of a command that runs nothing; records that it cannot read are.
-    if any(one.unreadable if tables_only else one.broken for one in finished):
+    if any(one.unfair or (one.unreadable if tables_only else one.broken) for one in finished):
         raise typer.Exit(1)
 
 

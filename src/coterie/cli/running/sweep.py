@@ -75,11 +75,11 @@ def sweep(
     folder = out or _default_folder(cells)
 
     from coterie.cli.running.cells import report_sweep, work_off  # PyTorch
-    from coterie.reporting.comparison import different_data
+    from coterie.reporting.measures import different_data
 
     broken = {} if tables_only else work_off("sweep", cells, folder, jobs, quiet)
     swept = report_sweep(cells, folder, compare, target, json, quiet)
-    if unfair := different_data(swept):
+    if unfair := different_data((one.cell, one.record) for one in swept if one.record is not None):
         complain(unfair)
     if broken or unfair or any(one.unreadable for one in swept):
         raise typer.Exit(1)
@@ -88,6 +88,8 @@ def sweep(
 def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
     """The cells, checked before anything runs."""
     axes = [parse_axis(text) for text in over]
+    for axis in axes:
+        axis.refuse_unknown_words()
     if not axes and seeds == 1:
         raise ConfigError("what to sweep over? Write --over training.lr=0.01,0.1, or --seeds 3")
     noted: set[str] = set()

@@ -53,23 +53,30 @@ class _Cifar:
             b"".join(self._whole(files[name], f"{place}: {name}") for name in matching), place
         )
 
+    def files(self, data_dir: Path) -> list[Path]:
+        """The archive, or what is in the folder."""
+        place = self._place(data_dir)
+        if place.is_file():
+            return [place]
+        return [file for file in place.iterdir() if file.suffix in (".bin", ".txt")]
+
     def _read(self, data_dir: Path) -> tuple[str, dict[str, bytes]]:
-        for folder in self.folders:
-            for path in (data_dir / folder, data_dir / self.name / folder):
-                if path.is_dir():
-                    return str(path), {
-                        file.name: read_bytes(file)
-                        for file in path.iterdir()
-                        if file.suffix in (".bin", ".txt")
-                    }
+        place = self._place(data_dir)
+        if place.is_file():
+            return str(place), _unpack(place)
+        return str(place), {file.name: read_bytes(file) for file in self.files(data_dir)}
+
+    def _place(self, data_dir: Path) -> Path:
+        folders = [place for name in self.folders for place in (data_dir / name, data_dir / self.name / name)]
         archives = [
             f"{self.name}-binary.tar.gz",
             f"{self.name}/{self.name}-binary.tar.gz",
             f"{self.name}-binary.tar",
         ]
-        for archive in archives:
-            if (data_dir / archive).is_file():
-                return str(data_dir / archive), _unpack(data_dir / archive)
+        found = [folder for folder in folders if folder.is_dir()]
+        found += [data_dir / archive for archive in archives if (data_dir / archive).is_file()]
+        if found:
+            return found[0]
         hint = ""
         if any((data_dir / f"{self.name}{end}").exists() for end in ("-python.tar.gz", "-batches-py")):
             hint = "; the python version is a pickle and is not read, download the binary version"
@@ -147,6 +154,9 @@ class Cifar10:
     default_partition: ClassVar[str] = "dirichlet(0.3)"
     needs_files: ClassVar[bool] = True
 
+    def files(self, data_dir: Path) -> list[Path]:
+        return _CIFAR10.files(data_dir)
+
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None
         return _CIFAR10.load(data_dir, CIFAR10_NAMES)
@@ -159,6 +169,9 @@ class Cifar100:
     default_model: ClassVar[str] = "blend-cnn"
     default_partition: ClassVar[str] = "dirichlet(0.3)"
     needs_files: ClassVar[bool] = True
+
+    def files(self, data_dir: Path) -> list[Path]:
+        return _CIFAR100.files(data_dir)
 
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None

@@ -43,6 +43,13 @@ class HuggingFace:
     natural: str | None = None
     test: float = 0.2
 
+    def files(self, data_dir: Path) -> list[Path]:
+        """What is in the data folder; a path of one's own counts as a file that the experiment names."""
+        place = _place(self.name, data_dir)
+        if place is None or place == Path(self.name).expanduser():
+            return []
+        return [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         parts = _open(self.name, self.config, data_dir)
         train = parts.get("train") or next(iter(parts.values()))
@@ -132,8 +139,7 @@ def _open(name: str, config: str | None, data_dir: Path | None) -> dict[str, Any
         raise ConfigError(
             "huggingface(...) needs the package `datasets`: pip install coterie[huggingface]"
         ) from None
-    places = [Path(name).expanduser(), *([] if data_dir is None else [data_dir / name])]
-    local = next((place for place in places if place.exists()), None)
+    local = _place(name, data_dir)
     try:
         if local is not None and local.is_file():
             return dict(datasets.load_dataset("parquet", data_files=str(local)))
@@ -144,6 +150,12 @@ def _open(name: str, config: str | None, data_dir: Path | None) -> dict[str, Any
         ) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"huggingface({name}): {error}") from error
+
+
+def _place(name: str, data_dir: Path | None) -> Path | None:
+    """The file or folder of this name; None: it is a name on the hub."""
+    places = [Path(name).expanduser(), *([] if data_dir is None else [data_dir / name])]
+    return next((place for place in places if place.exists()), None)
 
 
 def is_image(feature: Any) -> bool:

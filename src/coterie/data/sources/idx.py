@@ -81,6 +81,10 @@ class _Idx:
             )
         return Source(*train, *test, n_classes=self.classes, names=class_names)
 
+    def files(self, data_dir: Path) -> list[Path]:
+        kinds = (("images", 3), ("labels", 1))
+        return [self._find(data_dir, part, *kind) for part in (self.train, self.test) for kind in kinds]
+
     def _part(self, data_dir: Path, pattern: str) -> tuple[Tensor, Tensor]:
         images, labels = (
             self._find(data_dir, pattern, "images", 3),
@@ -131,6 +135,9 @@ class Mnist:
     default_partition: ClassVar[str] = "digit-pairs(0.5)"
     needs_files: ClassVar[bool] = True
 
+    def files(self, data_dir: Path) -> list[Path]:
+        return _MNIST.files(data_dir)
+
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None
         return _MNIST.load(data_dir, ())
@@ -143,6 +150,9 @@ class FashionMnist:
     default_model: ClassVar[str] = "mlp"
     default_partition: ClassVar[str] = "dirichlet(0.3)"
     needs_files: ClassVar[bool] = True
+
+    def files(self, data_dir: Path) -> list[Path]:
+        return _FASHION.files(data_dir)
 
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None
@@ -160,22 +170,27 @@ class Emnist:
     default_partition: ClassVar[str] = "dirichlet(0.1)"
     needs_files: ClassVar[bool] = True
 
+    def files(self, data_dir: Path) -> list[Path]:
+        return [*_EMNIST.files(data_dir), *_mappings(data_dir)[:1]]
+
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None
         return _EMNIST.load(data_dir, _characters(data_dir))
 
 
+def _mappings(data_dir: Path) -> list[Path]:
+    """The mapping files that are there, of which the first counts."""
+    places = (data_dir / folder / "emnist-balanced-mapping.txt" for folder in _EMNIST.folders)
+    return [path for path in places if path.exists()]
+
+
 def _characters(data_dir: Path) -> tuple[str, ...]:
     """Class names from the mapping file (label, ASCII code); none if the file was not downloaded."""
-    for folder in _EMNIST.folders:
-        path = data_dir / folder / "emnist-balanced-mapping.txt"
-        if path.exists():
-            try:
-                rows = (line.split() for line in path.read_text().splitlines() if line.strip())
-                table = {int(row[0]): int(row[1]) for row in rows}
-                return tuple(chr(table[label]) for label in range(_EMNIST.classes))
-            except (IndexError, KeyError, ValueError) as error:
-                raise DataError(
-                    f"{path}: expected 47 lines, each a label and an ASCII code ({error})"
-                ) from error
+    for path in _mappings(data_dir)[:1]:
+        try:
+            rows = (line.split() for line in path.read_text().splitlines() if line.strip())
+            table = {int(row[0]): int(row[1]) for row in rows}
+            return tuple(chr(table[label]) for label in range(_EMNIST.classes))
+        except (IndexError, KeyError, ValueError) as error:
+            raise DataError(f"{path}: expected 47 lines, each a label and an ASCII code ({error})") from error
     return ()

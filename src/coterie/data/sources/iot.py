@@ -38,6 +38,9 @@ class IotDevices:
 
     test: float = 0.25
 
+    def files(self, data_dir: Path) -> list[Path]:
+        return [_part(data_dir, "train"), _part(data_dir, "test")]
+
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None
         header, rows = read_joined(data_dir)
@@ -67,9 +70,7 @@ def read_joined(data_dir: Path) -> tuple[list[str], dict[tuple[str, ...], str]]:
     header: list[str] = []
     distinct: dict[tuple[str, ...], str] = {}
     for part in ("train", "test"):
-        path = find(
-            data_dir, [f"{f}/iot_device_{part}.csv" for f in (*_FOLDERS, ".")], f"iot-devices {part} data"
-        )
+        path = _part(data_dir, part)
         first, *lines = _read_lines(path) or [[]]
         if _LABEL not in first or (header and first != header):
             raise DataError(
@@ -84,6 +85,11 @@ def read_joined(data_dir: Path) -> tuple[list[str], dict[tuple[str, ...], str]]:
     if not distinct:
         raise DataError(f"the iot-devices files in {data_dir} hold no rows")
     return header, distinct
+
+
+def _part(data_dir: Path, part: str) -> Path:
+    candidates = [f"{folder}/iot_device_{part}.csv" for folder in (*_FOLDERS, ".")]
+    return find(data_dir, candidates, f"iot-devices {part} data")
 
 
 def _read_lines(path: Path) -> list[list[str]]:

@@ -43,6 +43,10 @@ class TinyImagenet:
         if self.per_class is not None and self.per_class < 1:
             raise ConfigError(f"tiny-imagenet: per_class must be at least 1, not {self.per_class}")
 
+    def files(self, data_dir: Path) -> list[Path]:
+        place = _place(data_dir)
+        return [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
         assert data_dir is not None
         with _opened(data_dir) as (place, names, read):
@@ -62,26 +66,32 @@ class TinyImagenet:
         )
 
 
+def _place(data_dir: Path) -> Path:
+    """The unpacked folder, or the zip file."""
+    for folder in (data_dir / _ROOT, data_dir / "tiny-imagenet", data_dir / "tiny-imagenet" / _ROOT):
+        if (folder / "wnids.txt").is_file():
+            return folder
+    for archive in (data_dir / f"{_ROOT}.zip", data_dir / "tiny-imagenet" / f"{_ROOT}.zip"):
+        if archive.is_file():
+            return archive
+    raise DataError(f"tiny-imagenet not found in {data_dir}; expected {_ROOT}.zip or the folder {_ROOT}")
+
+
 @contextmanager
 def _opened(data_dir: Path) -> Iterator[tuple[Path, list[str], Read]]:
     """The place of the data, the files in it, and a function that reads one: alike for zip and folder."""
-    folders = [data_dir / _ROOT, data_dir / "tiny-imagenet", data_dir / "tiny-imagenet" / _ROOT]
-    for folder in folders:
-        if (folder / "wnids.txt").is_file():
-            names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-            yield folder, names, lambda name, folder=folder: (folder / name).read_bytes()  # type: ignore[misc]
-            return
-    for archive in (data_dir / f"{_ROOT}.zip", data_dir / "tiny-imagenet" / f"{_ROOT}.zip"):
-        if archive.is_file():
-            try:
-                with zipfile.ZipFile(archive) as packed:
-                    inside = (name for name in packed.namelist() if not name.endswith("/"))
-                    names = sorted(name.removeprefix(f"{_ROOT}/") for name in inside)
-                    yield archive, names, lambda name: packed.read(f"{_ROOT}/{name}")
-            except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-                raise DataError(f"{archive} is truncated or damaged ({error}); download it again") from error
-            return
-    raise DataError(f"tiny-imagenet not found in {data_dir}; expected {_ROOT}.zip or the folder {_ROOT}")
+    place = _place(data_dir)
+    if place.is_dir():
+        names = sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file())
+        yield place, names, lambda name: (place / name).read_bytes()
+        return
+    try:
+        with zipfile.ZipFile(place) as packed:
+            inside = (name for name in packed.namelist() if not name.endswith("/"))
+            names = sorted(name.removeprefix(f"{_ROOT}/") for name in inside)
+            yield place, names, lambda name: packed.read(f"{_ROOT}/{name}")
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{place} is truncated or damaged ({error}); download it again") from error
 
 
 def _text(read: Read, name: str, place: Path) -> str:

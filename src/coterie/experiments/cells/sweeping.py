@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.errors import ConfigError
 from coterie.experiments.cells.cell import Cell
-from coterie.experiments.setup.config import override
+from coterie.experiments.setup.config import override, refuse_unknown_words
 from coterie.registry import nearest, split_outside_brackets
 
 SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
@@ -22,6 +22,13 @@ class Axis:
 
     key: str
     values: tuple[str, ...]
+
+    def refuse_unknown_words(self) -> None:
+        """Find a mistake in any of the values before the first imports what it stands for."""
+        for value in self.values:
+            table: dict[str, Any] = {}
+            override(table, f"{self.key}={value}")
+            refuse_unknown_words(table)
 
 
 def parse_axis(text: str) -> Axis:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 
 from coterie.data import Federation
-from coterie.errors import CoterieError, RunFolderError
+from coterie.errors import ConfigError, CoterieError, OtherRunError, RunFolderError
 from coterie.experiments.cells.cell import (
     FACTS,
     MOST_PEERS_IN_SHARES,
@@ -35,9 +35,12 @@ from coterie.experiments.cells.cell import (
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.running import Run, run_or_resume
-from coterie.experiments.setup.dealing import Dealer, data_digest
+from coterie.experiments.setup.dealing import Dealer, data_digest, deciding
+from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import alone, write_atomically
+
+_MOST_SAID = 5  # reasons why cells cannot run
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class CellRunner:
 
     def __init__(self, where: Path, jobs: int = 1) -> None:
         self.where, self.jobs = where, jobs
+        self._dealer = Dealer()  # of cells that run in this process
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> CellRunner:
@@ -74,11 +78,27 @@ class CellRunner:
             worker.stop()
         self._workers.clear()
 
+    def check(self, cells: Iterable[Cell]) -> None:
+        """Refuse them all if one that is not finished cannot run: find out now, not after an hour.
+
+        Seeds are alike: only the first of each is prepared.
+        """
+        todo = [cell for cell in _distinct(cells) if not _is_kept(cell, self.where / cell.name)]
+        alike = {cell.experiment.model_dump_json(exclude={"seed"}): cell for cell in reversed(todo)}
+        dealer = self._dealer if self.jobs == 1 else Dealer()  # what it keeps would be here for nothing
+        found: dict[str, Cell] = {}
+        for cell in sorted(alike.values(), key=lambda cell: deciding(cell.experiment)):
+            message = _why_not(cell, self.where / cell.name, dealer)
+            if message is not None:
+                found.setdefault(message, cell)
+        if found:
+            said = [f"{cell.describe()}: {message}" for message, cell in list(found.items())[:_MOST_SAID]]
+            raise ConfigError("; ".join([*said, *(["..."] if len(found) > _MOST_SAID else [])]))
+
     def work_off(self, cells: Iterable[Cell], notify: Notify = ignore) -> dict[str, str]:
         """Run or resume those that are not finished; the messages of those that broke, by cell name."""
-        distinct = list({cell.name: cell for cell in cells}.values())
         todo = []
-        for cell in distinct:
+        for cell in _distinct(cells):
             if _is_kept(cell, self.where / cell.name):
                 notify(Event("kept", cell, cell.experiment.rounds))
             else:
@@ -88,7 +108,7 @@ class CellRunner:
         return self._beside_each_other(todo, notify)
 
     def _here(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
-        broken, dealer = {}, Dealer()
+        broken = {}
         for cell in todo:
             notify(Event("started", cell))
 
@@ -96,7 +116,7 @@ class CellRunner:
                 notify(Event("round", cell, record.round + 1))
 
             message = _edited(Cell(cell.experiment), cell.name)
-            message = message or work_off(cell, self.where, watch, dealer)
+            message = message or work_off(cell, self.where, watch, self._dealer)
             _tell_end(cell, message, notify)
             if message is not None:
                 broken[cell.name] = message
@@ -132,6 +152,25 @@ class CellRunner:
                 cell = waiting.popleft()
                 worker.give(cell)
                 notify(Event("started", cell))
+
+
+def _distinct(cells: Iterable[Cell]) -> list[Cell]:
+    return list({cell.name: cell for cell in cells}.values())
+
+
+def _why_not(cell: Cell, folder: Path, dealer: Dealer) -> str | None:
+    """What forbids a cell to run, or to go on in its folder; None: nothing that can be known before."""
+    try:
+        RunFolder(folder).require_same(cell.experiment)
+    except OtherRunError as error:
+        return str(error)
+    except RunFolderError:  # damaged: this cell alone will be broken
+        return None
+    try:
+        prepare(*dealer(cell.experiment))
+    except CoterieError as error:
+        return str(error)
+    return None
 
 
 def _is_kept(cell: Cell, folder: Path) -> bool:
@@ -249,7 +288,8 @@ def _run_or_resume(experiment: Experiment, folder: Path, dealer: Dealer, observe
     if folder.exists() and not stored.holds_run:  # killed before it had started: nothing is lost
         shutil.rmtree(folder)
     done = run_or_resume(experiment, folder, objects=objects, observer=observer)
-    write_atomically(folder / FACTS, json.dumps(_facts(done, objects.dealt)).encode())
+    facts = {**_facts(done, objects.dealt), "data_files": stored.digests("data_files")}
+    write_atomically(folder / FACTS, json.dumps(facts).encode())
     stored.checkpoint.unlink(missing_ok=True)  # models of many cells would fill the disk
 
 

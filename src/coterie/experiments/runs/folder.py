@@ -25,7 +25,7 @@ import torch
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
 from coterie.experiments.runs.records import RunRecords
 from coterie.experiments.setup.config import overruled, reads_files, resolve
-from coterie.experiments.setup.contents import contents
+from coterie.experiments.setup.contents import contents, data_contents
 from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.files import alone, write_atomically
@@ -70,7 +70,8 @@ class RunFolder:
         folder._made = made
         try:
             _refuse_used(path)  # somebody may have been faster, and finished
-            environment = {**_environment(executor), "files": contents(experiment), "data": data}
+            files = {"files": contents(experiment), "data_files": data_contents(experiment)}
+            environment = {**_environment(executor), **files, "data": data}
             write_atomically(path / "environment.json", json.dumps(environment, indent=2).encode())
             write_atomically(path / "config.toml", _config(experiment).encode())
         except BaseException:
@@ -131,9 +132,8 @@ class RunFolder:
     def require_same(self, experiment: Experiment) -> None:
         """Refuse another experiment than the one whose run is here; where there is none, all is well.
 
-        A default must have changed, the folder's name was used for something else, or the data files of
-        another folder are asked for. A folder of data that is no longer there may have been moved: its name
-        says nothing.
+        A default must have changed, the folder's name was used for something else, or a file that decides the
+        results was edited since. Data files count by what is in them, wherever their folder is now.
         """
         if not self.holds_run:
             return
@@ -147,30 +147,37 @@ class RunFolder:
                 f"{self.path} holds another experiment (different: {', '.join(different)}), perhaps made by "
                 "another version; delete it, or choose another folder"
             )
-        old, new = before.data_dir, experiment.data_dir
+        if not self.digests("data_files"):  # a version did not write down what was in them
+            self._require_same_data_folder(before, experiment)
+        self.require_same_files(experiment)
+
+    def _require_same_data_folder(self, before: Experiment, now: Experiment) -> None:
+        old, new = before.data_dir, now.data_dir
         moved = old and new and Path(old).is_dir() and Path(old).resolve() != Path(new).resolve()
-        if moved and reads_files(experiment.data):
+        if moved and reads_files(now.data):
             raise OtherRunError(
                 f"{self.path} was run with the data files in {old}, not with those in {new}; choose another "
                 "folder for these, or delete it"
             )
-        self.require_same_files(experiment)
 
     def require_same_files(self, experiment: Experiment) -> None:
-        """Refuse to mix what a user's file gave before and after it was edited."""
-        now = contents(experiment)
-        written = (self.path / "environment.json").is_file()
-        before = self._json("environment.json").get("files") if written else None
-        if not isinstance(before, dict):  # by a version that did not write it
-            return
-        changed = [path for path in now if before.get(path) != now[path]]
-        changed += [path for path in before if path not in now]
+        """Refuse to mix what a file gave before and after it was edited: a user's, or a data set's."""
+        changed = [Path(path).name for path in _changed(self.digests("files"), contents(experiment))]
+        data = data_contents(experiment)
+        if data:  # else they are not here, which says nothing of what they are
+            names = _changed(self.digests("data_files"), data)
+            changed += [f"{name} in {experiment.data_dir}" for name in names]
         if changed:
-            names = ", ".join(dict.fromkeys(Path(path).name for path in changed))
             raise OtherRunError(
-                f"{names} changed since the run in {self.path} began, and its results are those of before; "
-                "start it again in another folder, or undo the change"
+                f"{', '.join(dict.fromkeys(changed))} changed since the run in {self.path} began, and its "
+                "results are those of before; start it again in another folder, or undo the change"
             )
+
+    def digests(self, kind: str) -> dict[str, str] | None:
+        """Of the user's `files`, or of the `data_files`, when the run began; None: a version did not say."""
+        written = (self.path / "environment.json").is_file()
+        found = self._json("environment.json").get(kind) if written else None
+        return found if isinstance(found, dict) else None
 
     def require_same_data(self, experiment: Experiment, data: str | None) -> None:
         """Refuse to go on with other samples than those that the run began with."""
@@ -189,6 +196,13 @@ class RunFolder:
         if not isinstance(value, dict):
             raise RunFolderError(f"{self.path / name} cannot be read: it holds no table of names and values")
         return value
+
+
+def _changed(before: dict[str, str] | None, now: dict[str, str]) -> list[str]:
+    """The paths whose content is another, or which are there only before or only now."""
+    if before is None:
+        return []
+    return [path for path in {**now, **before} if before.get(path) != now.get(path)]
 
 
 def _make(path: Path) -> list[Path]:

@@ -42,8 +42,7 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
     base_dir: the folder that relative paths in the table start from (that of the TOML file).
     """
     table = {key: value for key, value in raw.items() if value is not None}
-    refuse_unknown(table, Experiment)
-    _refuse_unknown_names(table)
+    refuse_unknown_words(table)
     table = with_absolute_paths(table, base_dir or Path.cwd())
     table = _with_inline_settings(table)
     table = _with_preset(table)
@@ -198,8 +197,9 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return table
 
 
-def _refuse_unknown_names(table: Mapping[str, Any]) -> None:
-    """Fail on the first name that no catalogue has, without importing what the others stand for."""
+def refuse_unknown_words(table: Mapping[str, Any]) -> None:
+    """Fail on the first key or name that nobody knows, without importing what the others stand for."""
+    refuse_unknown(table, Experiment)
     named = [(table.get(key), registry) for key, registry in _NAMED.items()]
     if isinstance(table.get("models"), Mapping):
         named += [(model, models) for model in table["models"]]

@@ -3,17 +3,22 @@
 A user's Python file counts with what it imports from beside it, and with the data files that its text names,
 such as "ward.csv", beside it or in the current folder. Besides: a file of edges, and a data set's own files.
 A file counts by its bytes; from 64 MB on by its size and the time when it was changed, which reading so much
-for every run would cost more than it tells. Needs no PyTorch.
+for every run would cost more than it tells.
+
+The official files of a data set in the catalogue always count by their bytes, and by their place within the
+data folder, which may be moved. Only finding these needs PyTorch.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from coterie.errors import ConfigError
+from coterie.catalogue import sources
+from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.registry import parse_call
 from coterie.training import parts_of
@@ -21,6 +26,7 @@ from coterie.user_code import files_behind, files_named_in, is_file_reference, s
 
 LARGE = 64 * 2**20  # bytes from which a file counts by its size and time
 _WORTH_REMEMBERING = 2**20  # bytes; below, the clock of a file system may miss a change, and reading is quick
+_MOST_LISTED = 50  # files of a data set; more are listed as one folder
 
 
 def contents(experiment: Experiment) -> dict[str, str]:
@@ -34,22 +40,65 @@ def digest_of_code(file: str) -> str:
     return hashlib.sha256("\n".join([first, *others]).encode()).hexdigest() if others else first
 
 
+def data_contents(experiment: Experiment) -> dict[str, str]:
+    """A digest of every file that the catalogue's data set is read from, by its place in the data folder.
+
+    Empty for data that are read from none, and where the files are not there: then nothing is known of them.
+    """
+    if experiment.data == OWN_OBJECT or is_file_reference(experiment.data) or not experiment.data_dir:
+        return {}
+    dataset, folder = sources.build(experiment.data), Path(experiment.data_dir).expanduser()
+    if not hasattr(dataset, "files"):
+        return {}
+    try:
+        return _listed(folder, sorted(dataset.files(folder)))
+    except DataError:
+        return {}
+
+
+def _listed(folder: Path, files: list[Path]) -> dict[str, str]:
+    """The digests of files, or one of them all under the name of their common folder, if they are many."""
+    found = {os.path.relpath(path, folder): digest_of_content(path) for path in files}
+    if len(found) <= _MOST_LISTED:
+        return found
+    common = os.path.relpath(os.path.commonpath(files), folder)
+    return {common: hashlib.sha256("\n".join(f"{n} {d}" for n, d in found.items()).encode()).hexdigest()}
+
+
 def digest_of(path: Path) -> str:
     try:
         status = path.stat()
-        if status.st_size >= LARGE:
-            return f"{status.st_size} bytes of {status.st_mtime_ns}"
-        if status.st_size >= _WORTH_REMEMBERING:
-            return _remembered(path, status.st_size, status.st_mtime_ns)
-        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+    if status.st_size >= LARGE:
+        return f"{status.st_size} bytes of {status.st_mtime_ns}"
+    return digest_of_content(path)
+
+
+def digest_of_content(path: Path) -> str:
+    """Of the bytes, however many."""
+    try:
+        status = path.stat()
+        if status.st_size < _WORTH_REMEMBERING:
+            return _hashed(path)
+        return _remembered(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot read {path}: {error.strerror}")
 
 
 @functools.lru_cache(maxsize=1024)
-def _remembered(path: Path, size: int, changed: int) -> str:
-    """Many cells have the same files."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _remembered(path: Path, size: int, changed: int, touched: int) -> str:
+    """Many cells have the same files: each is read once in a process, unless it changes meanwhile."""
+    return _hashed(path)
+
+
+def _hashed(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(experiment: Experiment) -> Iterator[Path]:

@@ -25,7 +25,7 @@ class Dealer:
 
     def __call__(self, experiment: Experiment) -> tuple[Experiment, Objects]:
         """The experiment, whose partition is `own` if the data belonged to peers before, and its data."""
-        text = experiment.model_dump_json(include=_DECIDES_DATA)
+        text = deciding(experiment)
         if self._last is None or self._last[0] != text:
             federation, dealt = deal(experiment, Objects(data=self._own_data(experiment)))
             self._last = text, federation, dealt.partition
@@ -39,6 +39,11 @@ class Dealer:
         if key not in self._returned:
             self._returned[key] = call_user_data(*key)
         return self._returned[key]
+
+
+def deciding(experiment: Experiment) -> str:
+    """What decides everyone's data, as text: equal for experiments that have the same."""
+    return experiment.model_dump_json(include=_DECIDES_DATA)
 
 
 def data_digest(experiment: Experiment, federation: Federation) -> str | None:
