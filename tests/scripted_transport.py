@@ -33,7 +33,7 @@ class ScriptedTransport:
     asked: list[Asked] = field(default_factory=list)
 
     async def request(
-        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float, most: int = 0
     ) -> tuple[Head, bytes]:
         self.asked.append(Asked(to, address, head, body, asyncio.get_running_loop().time()))
         await asyncio.sleep(0)

@@ -117,9 +117,13 @@ class Peer:
         self.refusals[reason] += 1
         self.refused_whom.append(who)
 
-    async def ask(self, other: Peer, body: bytes = b"", timeout: float = 10.0, **changes: Any) -> Head:
+    async def ask(
+        self, other: Peer, body: bytes = b"", timeout: float = 10.0, most: int = LARGE, **changes: Any
+    ) -> Head:
         head = Parcel(**{"sender": self.name, "round": 1, "slot": 0, **changes})
-        answer, data = await self.transport.request(other.name, other.address, head, body, timeout=timeout)
+        answer, data = await self.transport.request(
+            other.name, other.address, head, body, timeout=timeout, most=most
+        )
         assert data == other.handler.answer
         return answer
 

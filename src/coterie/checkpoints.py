@@ -62,13 +62,13 @@ def read_head(path: Path, format: str) -> dict[str, str]:
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             places = json.loads(file.read(min(size, _LONGEST_HEAD)))
-            head: dict[str, str] = places.pop("__metadata__")
+            head = dict[str, str](places.pop("__metadata__"))
             end = max((place["data_offsets"][1] for place in places.values()), default=0)
             if file.seek(0, os.SEEK_END) != 8 + size + end:
                 raise ValueError("tensors are missing")
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamagedRunError(f"{path} is not a readable checkpoint") from None
     _require(format, head, path)
     return head

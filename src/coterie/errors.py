@@ -86,3 +86,9 @@ class RunInUseError(RunFolderError):
 
 class OtherRunError(RunFolderError):
     """A folder holds the run of another experiment than the one asked for; nothing was changed."""
+
+
+def printable(text: str, most: int = 300) -> str:
+    """What another wrote, fit for a log or a terminal: in one line, without control characters, and cut."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:most])
+    return shown if len(shown) <= most and len(text) <= most else shown[: most - 3] + "..."

@@ -22,11 +22,17 @@ from coterie.registry import nearest
 
 _Schema = TypeVar("_Schema")
 _LONGEST_SHOWN = 60  # characters of a wrong value
+_LARGEST = 64 << 20  # bytes of a file
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most: int = _LARGEST) -> str:
+    """The text of a file that has at most so many bytes."""
     try:
-        return path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise ConfigError(f"{path} has more than {most:,} bytes; is it the right file?")
+        return content.decode().replace("\r\n", "\n")  # mail programs write the longer one
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -44,6 +50,8 @@ def parse(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text.replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is not valid here: its tables or lists are nested too deeply") from None
 
 
 def validate(schema: type[_Schema], table: Mapping[str, Any], where: str = "") -> _Schema:

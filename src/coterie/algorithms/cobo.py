@@ -13,6 +13,7 @@ from coterie.algorithms.parts.selection import random_pairs
 from coterie.algorithms.parts.settings import require_at_least
 from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Links, Node, Params, Presets, Round, average
 from coterie.protocol.inbox import share_per_row
+from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import Tree, some_rows
 
 
@@ -69,7 +70,7 @@ class CoBo(Algorithm[CoBoState]):
         gradient = {name: value for name, value in gradient.items() if name not in node.buffers}
         rows, paired = met.nonzero().flatten(), (partner >= 0).nonzero().flatten()
         to, expect = Links(rows, partner[rows]), Links(paired, partner[paired])
-        answers = yield Exchange(gradient, to=to, expect=expect)
+        answers = yield Exchange(gradient, to=to, expect=expect, check=Sized(state.params))
         collaboration = self.updated(state.collaboration, gradient, answers)
         if node.evaluating:
             node.record(collaboration=collaboration)

@@ -9,7 +9,7 @@ from coterie.algorithms.parts.heads import pick, proportion
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState, of_sampled
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least, require_fraction
-from coterie.algorithms.parts.weighting import mean_at_hub, weighted
+from coterie.algorithms.parts.weighting import judged_by, mean_at_hub, weighted
 from coterie.protocol import (
     Facts,
     Node,
@@ -87,7 +87,7 @@ class Ditto(PersonalBesideHub):
         pulled = {"proximal": (self.pull, w), **_epochs(self.personal_epochs)}
         personal = node.train(state.personal, active=here, share=share, **pulled)
         node.measure(after_local=personal)
-        upload = yield to_hub(weighted(trained, node.n_samples.float()), node, here, clients)
+        upload = yield to_hub(weighted(trained, node.n_samples.float()), node, here, clients, judged_by(w))
         w = {**w, **pick(trained, node.at_home)}
         return PersonalState(mean_at_hub(w, upload), personal)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from coterie.algorithms.parts.weighting import weighted, weighted_mean
+from coterie.algorithms.parts.weighting import judged_by, weighted, weighted_mean
 from coterie.protocol import Exchange, Facts, ModelAlgorithm, ModelState, Node, Params, Round
 
 
@@ -40,7 +40,7 @@ class GossipFedAvg(ModelAlgorithm):
         mine = node.train(state.params)
         node.measure(after_local=mine)
         payload = weighted(mine, node.n_samples.float())
-        inbox = yield Exchange(payload, sealed=self.sealed)
+        inbox = yield Exchange(payload, sealed=self.sealed, check=judged_by(mine))
         return ModelState(weighted_mean(payload, cast(dict[str, Params], inbox.sum()), mine))
 
     def needs_step(self) -> bool:

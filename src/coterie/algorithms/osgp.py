@@ -72,7 +72,7 @@ class OSGP(Algorithm[PushState]):
     def round(self, state: PushState, node: Node) -> Round[PushState]:
         z = node.train(state.params, **step_on(self.literal, state.mass))
         node.measure(after_local=z)
-        pushed = yield from push(z, state.mass, node)
+        pushed = yield from push(z, state.mass, node, state.mass_in_flight)
         received, waiting, waiting_mass = pushed.received, state.in_flight, state.mass_in_flight
         if self.tau:
             received, waiting, waiting_mass = _delayed(state, pushed.received)

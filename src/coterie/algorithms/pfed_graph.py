@@ -14,6 +14,7 @@ from coterie.algorithms.parts.settings import require_above_zero, require_at_lea
 from coterie.learning import Gradients, Memory, Rate, Update
 from coterie.learning.updates import dense
 from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Node, Params, Presets, Round, Tree, average
+from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import map_params, per_row, some_rows
 
 _ALIKE = 0.9  # updates whose cosine is above this count as the same
@@ -67,7 +68,7 @@ class PFedGraph(Algorithm[GraphState]):
         mine = node.train(state.params, around=partial(CosinePull, self.pull, state.params))
         node.measure(after_local=mine)
         n = node.n_samples.float()
-        inbox = yield Exchange({**mine, "samples": n})
+        inbox = yield Exchange({**mine, "samples": n}, check=Sized(mine))
         weights = self.weights(mine, n, inbox, node)
         if node.evaluating:
             node.record(collaboration=weights)

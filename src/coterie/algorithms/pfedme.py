@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import require_at_least, require_fraction
-from coterie.algorithms.parts.weighting import mean_at_hub, weighted
+from coterie.algorithms.parts.weighting import judged_by, mean_at_hub, weighted
 from coterie.errors import ConfigError
 from coterie.learning.updates import Gradients, Memory, Rate, add_, for_each_row
 from coterie.protocol import (
@@ -95,7 +95,8 @@ class PFedMe(PersonalBesideHub):
         node.measure(after_local=theta)
         clients = sample_clients(node, self.participation)
         sending = here & torch.isin(node.ids, clients)
-        upload = yield to_hub(weighted(rule.centres(theta), node.n_samples.float()), node, sending, clients)
+        centres = weighted(rule.centres(theta), node.n_samples.float())
+        upload = yield to_hub(centres, node, sending, clients, judged_by(w))
         average = mean_at_hub(w, upload)
         mixed = map_params(lambda old, new: (1 - self.beta) * old + self.beta * new, w, average)
         return PersonalState(mixed, theta)

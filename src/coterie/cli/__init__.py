@@ -88,6 +88,10 @@ PEER_COMMANDS: Commands = {
         "coterie.cli.peer.predict:predict",
         "Predict classes with the peer's personal model; with labels, also say how many are right.",
     ),
+    "rollback": (
+        "coterie.cli.peer.rollback:rollback",
+        "Show the kept checkpoints, or go back to one; the present one is kept in its turn.",
+    ),
     "rotate": (
         "coterie.cli.peer.cards:rotate",
         "Make a new key and certificate in place of the present ones.",

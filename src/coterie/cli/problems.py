@@ -23,8 +23,10 @@ from coterie.errors import (
     RunFolderError,
     RunInUseError,
     TopologyError,
+    printable,
 )
 
+_LONGEST = 20_000  # characters of a message
 _MISTAKES = (ConfigError, DataError, TopologyError, RunFolderError)
 
 
@@ -53,7 +55,7 @@ class ReportingGroup(TyperGroup):
 
 
 def complain(message: str, kind: str = "error: ") -> None:
-    typer.echo(kind + " ".join(message.splitlines()), err=True)
+    typer.echo(kind + printable(" ".join(message.splitlines()), _LONGEST), err=True)
 
 
 def note(message: str, quiet: bool = False) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.errors import PeerError, RefusedError, RunFolderError
+from coterie.errors import DivergedError, PeerError, RefusedError, RunFolderError
 from coterie.learning import LearningNode
 from coterie.peer.exchange.doubts import Doubts
 from coterie.peer.exchange.journal import Holdings, Journal, ParcelId
@@ -33,6 +33,8 @@ from coterie.protocol import Algorithm
 from coterie.topology import Topology
 
 _log = logging.getLogger("coterie.peer")
+
+_WITNESSES = 2  # members who must say that they are far ahead, if there are as many
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Peer:
     def __post_init__(self) -> None:
         self.number = int(self.node.ids[0])
         self._changed = Signal()
+        self._accused: set[tuple[str, int]] = set()  # whom, in which round
         self.membership = Membership(
             self._hello,
             self.roster,
@@ -118,7 +121,7 @@ class Peer:
         patience = self.pace.deadline
         if self.in_step:
             return StepMailbox(self.holdings, self._changed, patience)
-        return FreeMailbox(self.holdings, self._changed, patience, self.staleness)
+        return FreeMailbox(self.holdings, self._changed, patience, self.staleness, self.rounds)
 
     def _sealing(self) -> Sealing:
         return Sealing(
@@ -168,9 +171,21 @@ class Peer:
         member = self._member(caller)
         try:
             return self._answer(member, head, body)
+        except RefusedError as error:
+            if error.reason == "implausible":
+                self._accuse(member, error.text)
+            raise
         except RunFolderError as error:  # what must be on disk before the answer is not: the disk is full
             _log.warning("%s", error)
             raise RefusedError("disk", "this peer cannot write down what it must keep") from None
+
+    def _accuse(self, member: Acquaintance, text: str) -> None:
+        """Count and name whoever sends what cannot be honest, in one line for each round."""
+        self.metrics.implausible[member.name] += 1
+        if (member.name, self.journal.round) not in self._accused:
+            self._accused = {(name, round) for name, round in self._accused if round == self.journal.round}
+            self._accused.add((member.name, self.journal.round))
+            _log.warning("what %s sent is refused: %s", member.name, text)
 
     def _answer(self, member: Acquaintance, head: Head, body: Body) -> tuple[Head, bytes]:
         if isinstance(head, Hello):
@@ -180,6 +195,8 @@ class Peer:
             fresh = self.mailbox.take(member.number, head, body)
             return Receipt(sender=self.name, duplicate=not fresh), b""
         if isinstance(head, Inquiry):
+            if head.round >= self.rounds:
+                raise RefusedError("unexpected", f"the experiment ends before round {head.round}")
             parcel = ParcelId(member.number, head.round, head.slot)
             return Finding(sender=self.name, taken=self.holdings.finding(parcel)), b""
         if isinstance(head, SealStep):
@@ -267,16 +284,33 @@ class Peer:
         )
 
     def _catch_up(self) -> None:
-        """Go where the others are: rounds that they played without us are over."""
-        there = max((self.membership.position(n).round for n in self._busy()), default=0) - 1
-        self.mailbox.begin(Position(max(self.journal.round, min(there, self.rounds - 1)), 0))
+        """Go where the others are: rounds that they played without us are over.
+
+        One member alone is not believed where another could say the same: it might lie.
+        """
+        said = sorted(((self.membership.position(n).round, n) for n in self._busy()), reverse=True)
+        if not said:
+            return
+        reporters = said[: min(_WITNESSES, len(said))]
+        there = max(self.journal.round, min(reporters[-1][0] - 1, self.rounds - 1))
+        if there > self.journal.round:
+            names = " and ".join(sorted(self._name(number) for _, number in reporters))
+            _log.warning("from round %d to %d, where %s are", self.journal.round, there, names)
+        elif said[0][0] - 1 > self.journal.round:
+            _log.warning(
+                "%s alone says that it is in round %d, and is not followed",
+                self._name(said[0][1]),
+                said[0][0],
+            )
+        self.metrics.skipped += there - self.journal.round
+        self.mailbox.begin(Position(there, 0))
 
     async def _round(self) -> None:
         started = asyncio.get_running_loop().time()
         turn = self._turn(self.mailbox.at.round)
         skipped = turn.round - self.journal.round
         if bool(self.node.online[0]):
-            self.state = await turn.play(self.state)
+            self.state = self._finite(await turn.play(self.state), turn)
         accuracy = await turn.accuracy(self.state)
         self.journal.commit(self.state, turn.round + 1, turn.conserved, self.doubts.open)
         self.holdings.committed(turn.conserved)
@@ -288,6 +322,21 @@ class Peer:
         self._note(turn, seconds, accuracy)
         if self.observer is not None:
             self.observer(self._reported(turn.round, seconds, accuracy, skipped))
+
+    def _finite(self, state: Any, turn: Turn) -> Any:
+        """The new state, unless its model is ruined: then the committed one stays what it is."""
+        if all(bool(leaf.isfinite().all()) for leaf in self.algorithm.personal(state).values()):
+            return state
+        heard = ", ".join(map(self._name, turn.heard)) or "nobody"
+        raise DivergedError(
+            f"round {turn.round}: the model holds NaN or infinity after mixing with {heard}; the state "
+            "before this round is kept. If it happens again, find out whose model is bad, or use a smaller "
+            "learning rate. `coterie peer rollback` goes further back"
+        )
+
+    def _name(self, number: int) -> str:
+        member = self.roster().get(number)
+        return str(number) if member is None else member.name
 
     def _reported(
         self, round: int, seconds: float, accuracy: Mapping[str, float], skipped: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.protocol.plausible import Check
 from coterie.protocol.trees import Tree
 
 
@@ -33,6 +34,8 @@ class Exchange:
         every client for evaluation; they are always delivered and not part of the byte count.
     conserved: what is sent is taken from the sender, as push-sum's mass is: a message must be taken once or
         come back, and what came back is in `Inbox.returned`.
+    check: what real peers ask about every message before they take it; None: whether it is about as large
+        as one's own payload.
     """
 
     payload: Tree = field(default_factory=dict)
@@ -41,3 +44,4 @@ class Exchange:
     expect: Links | None = None
     counted: bool = True
     conserved: bool = False
+    check: Check | None = None

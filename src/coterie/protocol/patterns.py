@@ -13,13 +13,16 @@ from torch import Tensor
 from coterie.protocol.exchange import Exchange, Links
 from coterie.protocol.inbox import Inbox
 from coterie.protocol.node import Node
+from coterie.protocol.plausible import Check
 from coterie.protocol.trees import Tree
 
 
-def pull(payload: Tree, wanted: Links, *, sealed: bool = False) -> Generator[Exchange, Inbox, Inbox]:
+def pull(
+    payload: Tree, wanted: Links, *, sealed: bool = False, check: Check | None = None
+) -> Generator[Exchange, Inbox, Inbox]:
     """Ask the wanted nodes for their payload, and answer those who ask for ours."""
     asked = yield Exchange({}, to=wanted)
-    answers = yield Exchange(payload, to=asked.links, sealed=sealed, expect=wanted)
+    answers = yield Exchange(payload, to=asked.links, sealed=sealed, expect=wanted, check=check)
     return answers
 
 
@@ -46,11 +49,13 @@ def from_hub(payload: Tree, node: Node, clients: Tensor, *, counted: bool = True
     return Exchange(payload, to=to, expect=_with_hub(node, torch.isin(node.ids, clients)), counted=counted)
 
 
-def to_hub(payload: Tree, node: Node, sending: Tensor, clients: Tensor) -> Exchange:
+def to_hub(
+    payload: Tree, node: Node, sending: Tensor, clients: Tensor, check: Check | None = None
+) -> Exchange:
     """The rows where `sending` holds, all of them among `clients`, send to the hub."""
     at_hub = node.is_hub.nonzero().flatten()
     expect = Links(at_hub.repeat_interleave(len(clients)), clients.repeat(len(at_hub)))
-    return Exchange(payload, to=_with_hub(node, sending & ~node.is_hub), expect=expect)
+    return Exchange(payload, to=_with_hub(node, sending & ~node.is_hub), expect=expect, check=check)
 
 
 def _with_hub(node: Node, chosen: Tensor) -> Links:

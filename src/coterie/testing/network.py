@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.errors import RefusedError, UnreachableError
-from coterie.peer.network.messages import Head, decode_head, encode_head
+from coterie.peer.network.messages import Head, check_body_size, decode_head, encode_head
 from coterie.peer.network.serving import Handler
 
 T = TypeVar("T")
@@ -128,12 +128,14 @@ class MemoryTransport:
     name: str
 
     async def request(
-        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float, most: int = 0
     ) -> tuple[Head, bytes]:
         progress = {"sent": False}
         try:
             async with asyncio.timeout(timeout):
-                return await self._request(to, head, body, progress)
+                answer, content = await self._request(to, head, body, progress)
+            check_body_size(len(content), most)
+            return answer, content
         except TimeoutError:
             raise UnreachableError(f"{to} did not answer", sent=progress["sent"]) from None
 

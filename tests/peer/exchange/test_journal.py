@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.errors import DamagedRunError, RunFolderError
+from coterie.errors import DamagedRunError, RefusedError, RunFolderError
 from coterie.peer.exchange.committed import committed_rounds
 from coterie.peer.exchange.journal import Holdings, Journal, ParcelId
 
@@ -196,3 +197,31 @@ def test_what_cannot_be_written_is_never_owned(journal: Journal, monkeypatch: py
         holdings.keep(FROM_2, b"two")
     assert not holdings.owns(FROM_2)
     assert holdings.denied(FROM_2)
+
+
+def test_a_flood_of_inquiries_is_bounded_and_expires(journal: Journal) -> None:
+    holdings = Holdings(journal)
+
+    def ask(count: int, round: int, member: int = 2) -> int:
+        """How many of so many inquiries about parcels that never came got an answer."""
+        answered = 0
+        for slot in range(count):
+            with contextlib.suppress(RefusedError):
+                holdings.finding(ParcelId(member, round, slot))
+                answered += 1
+        return answered
+
+    assert ask(1000, round=0) == 32
+    assert ask(1000, round=1) == 0, "in this peer's round, whatever round they are about"
+    assert ask(5, round=0) == 5, "what was answered is answered again"
+    assert ask(5, round=1, member=3) == 5, "the other members' inquiries are their own"
+    assert len(list(journal.folder.glob("no-*"))) == 32 + 5
+    for round in range(1, 60):
+        journal.commit(LEARNED, round, [], [])
+        holdings.committed([])
+        ask(1000, round=round)
+    assert sum(parcel.number == 2 for parcel in journal.ledger.denied) == 1000
+    journal.commit(LEARNED, 1100, [], [])
+    holdings.committed([])
+    assert not journal.ledger.denied, "it was long ago"
+    assert ask(1000, round=1100) == 32

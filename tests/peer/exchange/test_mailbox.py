@@ -286,3 +286,52 @@ def test_a_replaced_file_is_removed(free: FreeMailbox, tmp_path: Path) -> None:
         assert free.take(1, parcel(round), file)
     assert [file.exists() for file in files] == [False, True]
     assert [value(item) for item in free.close(None, once=False)] == [1.0]
+
+
+# --- what cannot be honest -----------------------------------------------------------------------
+
+
+def judged(*, conserved: bool = False) -> Wanted:
+    """Nothing above 9 is plausible."""
+    known = wanted(conserved=conserved)
+
+    def check(payload: Tree) -> str:
+        return "too much" if float(payload["w"][0, 0]) > 9 else ""  # type: ignore[index, arg-type]
+
+    return Wanted(known.like, known.size, conserved, check)
+
+
+def test_what_is_implausible_is_refused_and_not_waited_for(step: StepMailbox) -> None:
+    step.open(Position(0, 0), judged())
+    assert is_refused(step, 1, parcel(0), body(10.0)) == "implausible"
+    assert step.silent({1, 2}) == {2}
+    assert send(step, 2, parcel(0), body(9.0)) is True
+    assert [item.parcel.number for item in step.close(None, once=True)] == [2]
+
+
+@pytest.mark.parametrize("kind", [StepMailbox, FreeMailbox])
+def test_an_implausible_share_is_not_on_disk(tmp_path: Path, kind: type[Box]) -> None:
+    kept = journal(tmp_path)
+    box = kind(Holdings(kept), Signal(), patience=10.0)
+    box.open(Position(0, 0), judged(conserved=True))
+    assert is_refused(box, 1, parcel(0), body(10.0)) == "implausible"
+    assert kept.kept() == []
+    assert box.close(None, once=False) == []
+
+
+def test_a_model_is_not_younger_than_its_arrival(free: FreeMailbox) -> None:
+    """Whatever round its sender writes on it, it is used for as long as one that came in time."""
+    free.open(Position(3, 0), wanted())
+    assert send(free, 1, parcel(99), body(1.0)) is True
+    used = []
+    for round in range(3, 9):
+        free.open(Position(round, 0), wanted())
+        used.append([value(item) for item in free.close(None, once=False)])
+    assert used == [[1.0], [1.0], [1.0], [], [], []]
+
+
+def test_rounds_beyond_the_experiment_are_refused(tmp_path: Path) -> None:
+    box = FreeMailbox(Holdings(journal(tmp_path)), Signal(), patience=10.0, rounds=20)
+    box.open(Position(0, 0), wanted())
+    assert is_refused(box, 1, parcel(20), body(1.0)) == "unexpected"
+    assert send(box, 1, parcel(19), body(1.0)) is True

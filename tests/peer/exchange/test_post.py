@@ -129,11 +129,11 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_everyone_is_sent_the_payload_and_the_inbox_holds_what_came(desk: Desk) -> None:
     payload = {"x": torch.ones(1, 2), "buffer": torch.zeros(1)}  # the buffer is withheld
-    coming = [desk.comes(n, 10.0**n, after=n / 10) for n in OTHERS]
+    coming = [desk.comes(n, 3.0**n, after=n / 10) for n in OTHERS]
     done, seconds = desk.play(Exchange(payload), *coming)
     assert seconds == pytest.approx(0.3)
     assert sorted(done.inbox.senders.tolist()) == [1, 2, 3]
-    assert first(done.inbox.sum()) == 10.0 + 100.0 + 1000.0
+    assert first(done.inbox.sum()) == 3.0 + 9.0 + 27.0
     assert not done.late
     assert [(item.parcel, item.file) for item in done.delivered] == [
         (ParcelId(n, *HERE), None) for n in OTHERS

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import mutated, outcome
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from coterie.errors import RefusedError
@@ -35,6 +35,7 @@ from coterie.peer.network.messages import (
     encode_tree,
     shape_of,
 )
+from coterie.peer.trust.names import Address
 from coterie.protocol.trees import Tree, leaves, map_tree
 
 DTYPES = (
@@ -349,3 +350,27 @@ def test_a_mutated_body_fits_the_shape_or_is_refused(raw: bytes) -> None:
     else:
         assert shape_of(tree) == SHAPE
         assert all(bool(torch.isfinite(leaf).all()) for _, leaf in leaves(tree))
+
+
+def test_text_of_others_forges_no_log_line_and_no_terminal_code() -> None:
+    forged = "no\n04:52:33 alice: all is well\x1b[2J\x1b]0;title\x07 \u202egnp.exe \u2028 \x00 ok \N{SNOWMAN}"
+    raw = json.dumps({"kind": "refusal", "sender": "bob", "reason": "stale", "text": forged}).encode()
+    refusal = decode_head(raw)
+    assert isinstance(refusal, Refusal)
+    assert refusal.text.isprintable()
+    assert refusal.text.startswith("no\\n04:52:33 alice: all is well\\x1b[2J")
+    assert "\N{SNOWMAN}" in refusal.text
+
+
+@pytest.mark.parametrize("text", ["x" * 500, "\x1b" * 500, "\N{SNOWMAN}" * 400])
+def test_text_of_others_is_cut_and_can_be_passed_on(text: str) -> None:
+    refusal = Refusal(sender="bob", reason="stale", text=text)
+    assert len(refusal.text) == 300
+    assert refusal.text.endswith("...")
+    assert decode_head(encode_head(refusal)) == refusal
+
+
+@pytest.mark.parametrize("host", ["a\x1b[2J", "a\u202eb", "b\xfccher.example", "a b", "a/b", ""])
+def test_an_address_is_made_of_plain_characters(host: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Address).validate_python(f"{host}:7400")

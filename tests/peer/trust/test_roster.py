@@ -341,3 +341,39 @@ def test_an_interrupted_change_changes_nothing(
     assert roster.path.read_bytes() == before
     assert [path.name for path in roster.path.parent.iterdir()] == ["roster.toml"]
     assert list(Roster.load(roster.path.parent).members) == ["bob"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = " + "[" * 50_000, "bob.card has 50,004 characters|nested too deeply"),
+        ("x = " + "[" * 5_000, "nested too deeply"),
+        ("#" * 100_000, "bob.card has 100,000 characters, and a card has at most 65,536"),
+        ("", "fingerprint is missing"),
+        ("fingerprint = 3", "name"),
+    ],
+)
+def test_nested_huge_and_empty_cards_get_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_card(text, "bob.card")
+
+
+@pytest.mark.parametrize("strange", ["\\u001b[2J", "\\u202e", "\\u0007"])
+@pytest.mark.parametrize("key", ["name", "address", "fingerprint"])
+def test_no_card_brings_control_characters(bob: Identity, strange: str, key: str) -> None:
+    """Neither into the roster, nor onto the terminal that shows what is wrong."""
+    lines = card(bob).text().splitlines()
+    changed = [
+        f'{key} = "{strange}{line.split(chr(34))[1]}"' if line.startswith(key) else line for line in lines
+    ]
+    assert changed != lines
+    with pytest.raises(ConfigError) as error:
+        parse_card("\n".join(changed), "bob.card")
+    assert str(error.value).isprintable()
+
+
+def test_a_card_that_was_cut_off_gets_a_sentence(bob: Identity) -> None:
+    text = card(bob).text()
+    for length in range(0, len(text) - 1, 7):
+        with pytest.raises(ConfigError):
+            parse_card(text[:length], "bob.card")

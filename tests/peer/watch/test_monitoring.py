@@ -19,7 +19,7 @@ from coterie.peer.watch.standing import Standing, standing_of
 from coterie.testing import run_virtually
 
 HELLO = {"/hello": Page("text/plain", lambda: "hello")}
-GET = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def serving(
@@ -180,3 +180,29 @@ def test_one_process_runs_with_a_state(tmp_path: Path) -> None:
         with pytest.raises(PeerError, match="alice is running already"), running(state, "alice"):
             pass
     assert not is_running(state)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9464", 200),
+        ("127.0.0.2", 200),
+        ("[::1]:9464", 200),
+        ("LocalHost:9464", 200),
+        ("evil.example:9464", 421),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("192.0.2.1:9464", 421),
+        ("", 421),
+        ("127.0.0.1\r\nHost: evil.example", 421),
+    ],
+)
+def test_a_web_page_cannot_ask_under_its_own_name(host: str, status: int, tmp_path: Path) -> None:
+    """Its name may point to this machine: only the Host header tells it from somebody here."""
+
+    async def task(monitor: Monitor) -> None:
+        request = f"GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        assert status_of(await asyncio.to_thread(ask, monitor.port, request)) == status
+
+    serving(task, tmp_path / "monitor.json")

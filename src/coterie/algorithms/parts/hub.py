@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.received import adopt
 from coterie.algorithms.parts.settings import require_fraction
-from coterie.algorithms.parts.weighting import mean_at_hub, weighted
+from coterie.algorithms.parts.weighting import judged_by, mean_at_hub, weighted
 from coterie.protocol import (
     Algorithm,
     ModelAlgorithm,
@@ -47,7 +47,9 @@ class HubAverage(ModelAlgorithm):
         mine = adopt(state.params, download)
         here = download.count > 0
         trained = self.trained(mine, here, node)
-        upload = yield to_hub(weighted(pick(trained, shared), self.weights(node)), node, here, clients)
+        upload = yield to_hub(
+            weighted(pick(trained, shared), self.weights(node)), node, here, clients, judged_by(mine)
+        )
         # What was downloaded is as it was; what never travels (a head, local statistics) stays as trained.
         downloaded = {name: mine[name] for name in shared if mine[name] is not state.params[name]}
         mine = mean_at_hub({**trained, **downloaded}, upload)

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from coterie.errors import ContractError
 from coterie.learning.updates import Gradients, Memory, Rate, Update
-from coterie.protocol import Exchange, Inbox, Node, Params
+from coterie.protocol import Exchange, Inbox, Node, Params, Tree
+from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import map_params, map_tree, per_row
 
 Shares = dict[str, Params]  # {values: u, mass: {mu}}, summed; empty where there are none
 SMALLEST_MASS = 1e-8
+_ROUNDING = 1e-6  # of mass
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,44 @@ class Pushed:
     received: Shares
 
 
-def push(z: Params, mass: Tensor, node: Node) -> Generator[Exchange, Inbox, Pushed]:
+def push(
+    z: Params, mass: Tensor, node: Node, waiting: Tensor | None = None
+) -> Generator[Exchange, Inbox, Pushed]:
     """Push a share of (mu z, mu) to each out-neighbour.
 
     One of the out-degree + 1 equal shares is the node's own. Those of messages that did not arrive come
-    back: mass is never lost with them.
+    back: mass is never lost with them. waiting: (rows,) further mass of this node, which it adds later.
     """
     receivers = node.graph.out_degree[node.ids]
     share = mass / (receivers + 1)  # p mu_i
     share = share.where(mass > SMALLEST_MASS, 0.0)  # a node that nobody sends to would go down to zero
-    inbox = yield Exchange({"values": biased(z, share), "mass": {"mu": share}}, conserved=True)
-    return Pushed(mass - share * receivers, cast(Shares, inbox.returned), cast(Shares, inbox.sum()))
+    stays = mass - share * receivers
+    here = stays if waiting is None else stays + waiting
+    room = node.graph.nodes - float(here[0])  # for real peers, who have one row
+    check = PlausibleShares(room, Sized(z, "values", "mass/mu"))
+    payload = {"values": biased(z, share), "mass": {"mu": share}}
+    inbox = yield Exchange(payload, conserved=True, check=check)
+    return Pushed(stays, cast(Shares, inbox.returned), cast(Shares, inbox.sum()))
+
+
+@dataclass
+class PlausibleShares:
+    """What one peer can tell of the shares that reach it: their size, and whether so much mass can exist.
+
+    room: mass that exists elsewhere, of which shares may still come.
+    """
+
+    room: float
+    sized: Sized
+
+    def __call__(self, payload: Tree) -> str:
+        mass = float(cast(Shares, payload)["mass"]["mu"])
+        if not 0 <= mass <= self.room + _ROUNDING:
+            return f"its push-sum mass is {mass:g}, and at most {max(0.0, self.room):g} exists elsewhere"
+        wrong = self.sized(payload)
+        if not wrong:
+            self.room -= mass
+        return wrong
 
 
 def merge(z: Params, stays: Tensor, *arrived: Shares) -> tuple[Params, Tensor]:
@@ -76,13 +105,13 @@ def biased(z: Params, mass: Tensor) -> Params:
 
 
 def check_mass(mass: Tensor, node: Node) -> None:
-    """What each node can check by itself: its mass is positive and no more than there is in total."""
-    wrong = ~((mass > 0) & (mass <= node.graph.nodes * (1 + 1e-6)))
+    """What each node can check by itself. How much may arrive is checked before it is taken."""
+    wrong = ~((mass > 0) & mass.isfinite())
     if bool(wrong.any()):
         peer, value = int(node.ids[wrong][0]), float(mass[wrong][0])
         raise ContractError(
-            f"round {node.round}: the push-sum mass of peer {peer} is {value}, not between 0 and "
-            f"{node.graph.nodes}, the number of peers: messages were counted twice, or took mass with them"
+            f"round {node.round}: the push-sum mass of peer {peer} is {value}, not above 0: "
+            "messages were counted twice, or took mass with them"
         )
 
 

@@ -7,12 +7,18 @@ from typing import cast
 from torch import Tensor
 
 from coterie.protocol import Inbox, Params
+from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import map_params, per_row
 
 
 def weighted(params: Params, n: Tensor) -> dict[str, Params]:
     """Each row's model times its weight n (rows,), such as its number of samples, and that weight."""
     return {"model": map_params(lambda p: p * per_row(n, p).to(p.device), params), "samples": {"n": n}}
+
+
+def judged_by(mine: Params) -> Sized:
+    """What a real peer asks of weighted models: without their weights they are about as large as its own."""
+    return Sized(mine, "model", "samples/n")
 
 
 def weighted_mean(mine: dict[str, Params], received: dict[str, Params], otherwise: Params) -> Params:

@@ -12,7 +12,7 @@ from rich.text import Text
 from coterie.cli.problems import note
 from coterie.errors import ConfigError
 from coterie.peer.trust.authority import Authority
-from coterie.peer.trust.cards import AuthorityCard, Card, card_of, parse_card
+from coterie.peer.trust.cards import LARGEST_CARD, AuthorityCard, Card, card_of, parse_card
 from coterie.peer.trust.certificates import days_left, wrong_dates
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster, refuse_own
@@ -49,7 +49,7 @@ def trust(
     own, roster = _own_card(folder), _roster(folder)
     added: list[Card | AuthorityCard] = []
     for path in cards:
-        one = parse_card(read_text(path), str(path))
+        one = parse_card(read_text(path, LARGEST_CARD), str(path))
         if one.fingerprint == own.fingerprint and one.name == own.name:
             note(f"note: {path} is this peer's own card, and is left out")
             continue

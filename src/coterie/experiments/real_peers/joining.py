@@ -33,13 +33,13 @@ from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import SHARE, PeerSettings, load_settings
 from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor
 from coterie.peer.watch.pages import pages_of
+from coterie.peer.watch.refusals import Refusals
 from coterie.toml_tables import load_toml
 from coterie.user_code import is_file_reference, split_reference
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20
 _LOOK_EVERY = 0.25  # seconds between looks at the roster's file
-_MOST_STRANGERS = 1000  # of whom a refusal is logged
 
 
 @dataclass
@@ -98,20 +98,6 @@ class _LiveRoster:
             for number, card in self.roster.by_number().items()
             if number != self.number
         }
-
-
-@dataclass
-class _Refusals:
-    """Counts refusals. The same reason for the same peer, as at every heartbeat, is logged once."""
-
-    metrics: Metrics
-    _told: set[tuple[str, str]] = field(default_factory=set)
-
-    def __call__(self, reason: str, who: str) -> None:
-        self.metrics.refused[reason] += 1
-        if (reason, who) not in self._told and len(self._told) < _MOST_STRANGERS:
-            self._told.add((reason, who))
-            _log.warning("refused %s: %s", who, reason)
 
 
 @dataclass(frozen=True)
@@ -173,7 +159,7 @@ def _transport(plan: _Plan, metrics: Metrics) -> TlsTransport:
         identify=plan.roster.identify,
         spool=plan.state / "spool",
         limits=Limits(in_memory=settings.memory * _MEBIBYTE // 8),
-        refused=_Refusals(metrics),
+        refused=Refusals(metrics, lambda: plan.roster.members),
     )
 
 
@@ -192,7 +178,7 @@ def _peer(
         digest=experiment_digest(experiment),
         roster=_LiveRoster(plan.roster, settings.number),
         transport=transport,
-        journal=Journal(plan.state),
+        journal=Journal(plan.state, earlier=settings.checkpoints),
         pace=_pace(settings),
         in_step=settings.mode == "synchronous",
         staleness=settings.staleness,

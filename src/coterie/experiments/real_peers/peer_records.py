@@ -46,9 +46,11 @@ class Records:
         """The rounds so far; a line that a crash cut off is left out."""
         lines = []
         if self.path.exists():
-            for text in self.path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    lines.append(json.loads(text))
+            for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(ValueError, RecursionError):
+                    line = json.loads(text)
+                    if isinstance(line, dict) and isinstance(line.get("round"), int):
+                        lines.append(line)
         return lines
 
 

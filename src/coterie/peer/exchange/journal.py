@@ -2,6 +2,7 @@
 
 checkpoint.safetensors   state after the last finished round, which conserved parcels were taken, and
                          which of one's own are in doubt; replaced atomically
+earlier-R.safetensors    the checkpoints of the last rounds before it, for `coterie peer rollback`
 begun.json               a round whose conserved parcels may have left: after a restart it is finished,
                          not skipped, or what was sent would exist twice
 in-R-S-N.safetensors     a conserved parcel of peer N for exchange S of round R, written before the
@@ -13,6 +14,7 @@ doubt-R-S-N.safetensors  an own conserved parcel to N of which nobody knows yet 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +22,25 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from coterie.checkpoints import fitting, read_checkpoint, read_head, write_checkpoint
-from coterie.errors import RunFolderError
+from coterie.checkpoints import fitting, read_checkpoint, write_checkpoint
+from coterie.errors import DamagedRunError, RefusedError, RunFolderError
 from coterie.files import SECRET, write_atomically
-from coterie.peer.exchange.committed import FORMAT
+from coterie.peer.exchange.committed import (
+    BEGUN,
+    CHECKPOINT,
+    FORMAT,
+    keep_earlier,
+    parse_notes,
+    read_begun,
+    read_notes,
+)
 from coterie.protocol.trees import named_tensors, rebuilt
 
 S = TypeVar("S")
 
 _REMEMBERED_ROUNDS = 1000  # so long an inquiry about a parcel can be answered
+_DENIED_IN_A_ROUND = 32  # parcels of one member: an honest one asks about few
+_DENIED_OF_A_MEMBER = 1000  # that are remembered
 
 
 class ParcelId(NamedTuple):
@@ -43,8 +55,11 @@ class ParcelId(NamedTuple):
 
     @classmethod
     def of_file(cls, path: Path) -> ParcelId:
-        _, round, slot, number = path.name.partition(".")[0].split("-")
-        return cls(int(number), int(round), int(slot))
+        try:
+            _, round, slot, number = path.name.partition(".")[0].split("-")
+            return cls(int(number), int(round), int(slot))
+        except ValueError:
+            raise DamagedRunError(f"{path} is no file of a peer's state; move it elsewhere") from None
 
 
 @dataclass
@@ -63,10 +78,13 @@ class Ledger:
 
 
 class Journal:
-    """The folder of one peer's state. Every write is atomic; `durable` waits for the disk."""
+    """The folder of one peer's state. Every write is atomic; `durable` waits for the disk.
 
-    def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        self.folder, self.durable = folder, durable
+    earlier: how many checkpoints before the last one are kept.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True, earlier: int = 5) -> None:
+        self.folder, self.durable, self.earlier = folder, durable, earlier
         self.round = 0  # the next one, by the checkpoint
         self.ledger = Ledger()
         self.doubts: set[ParcelId] = set()
@@ -77,12 +95,12 @@ class Journal:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+        return self.folder / CHECKPOINT
 
     def recover(self) -> None:
         """Find out where the checkpoint is, without its tensors; clear what a crash left behind."""
         if self.checkpoint.exists():
-            self._take_notes(read_head(self.checkpoint, FORMAT))
+            self._take_notes(read_notes(self.checkpoint))
         self.ledger.denied.update(self._named("no", ""))
         self._clear_parcels()
         for half_written in self.folder.glob(".*.tmp"):
@@ -97,13 +115,12 @@ class Journal:
 
     def begin(self, round: int) -> None:
         """From here on the round must be finished, also after a crash."""
-        self._write("begun.json", json.dumps({"round": round}).encode())
+        self._write(BEGUN, json.dumps({"round": round}).encode())
 
     def begun(self) -> int | None:
         """The round that had begun before a crash, if there is one."""
-        path = self.folder / "begun.json"
-        round = int(json.loads(path.read_bytes())["round"]) if path.exists() else -1
-        return round if round >= self.round else None
+        round = read_begun(self.folder)
+        return round if round is not None and round >= self.round else None
 
     def keep(self, parcel: ParcelId, body: bytes) -> None:
         """A conserved parcel becomes this peer's own; if it cannot be written, it never will."""
@@ -142,13 +159,14 @@ class Journal:
             "doubts": sorted(doubts),
         }
         head = {"format": FORMAT, "notes": json.dumps(notes)}
+        keep_earlier(self.folder, self.round, self.earlier)
         write_checkpoint(self.checkpoint, dict(named_tensors(state)), head, durable=self.durable, mode=SECRET)
         self.ledger, self.round, self.doubts = ledger, round, set(doubts)
         self._clear()
 
     def _clear(self) -> None:
         """Remove what the checkpoint has made superfluous."""
-        self._remove("begun.json")
+        self._remove(BEGUN)
         for parcel in self._named("no", ""):
             self._remove(parcel.file("no", ""))  # the checkpoint holds it
         self._clear_parcels()
@@ -164,16 +182,15 @@ class Journal:
     def read(self, fresh: S) -> S:
         """The committed state and its `round`, for whoever looks on: nothing on disk is changed."""
         tensors, head = read_checkpoint(self.checkpoint, FORMAT)
-        self._take_notes(head)
+        self._take_notes(parse_notes(head, self.checkpoint))
         return self._fitted(fresh, tensors)
 
     def _fitted(self, fresh: S, tensors: Mapping[str, Tensor]) -> S:
         advice = "; a new experiment needs a new state folder"
         return rebuilt(fresh, fitting(self.checkpoint, tensors, advice))
 
-    def _take_notes(self, head: Mapping[str, str]) -> None:
-        notes = json.loads(head["notes"])
-        self.round = int(notes["round"])
+    def _take_notes(self, notes: Mapping[str, Any]) -> None:
+        self.round = notes["round"]
         self.ledger = Ledger(*({ParcelId(*item) for item in notes[name]} for name in ("taken", "denied")))
         self.doubts = {ParcelId(*item) for item in notes["doubts"]}
 
@@ -196,6 +213,7 @@ class Holdings:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._unused = set(journal.kept())  # not in a committed state yet
+        self._denied_now: Counter[int] = Counter()  # by member, since the last commit
 
     def owns(self, parcel: ParcelId) -> bool:
         return parcel in self._unused or parcel in self._journal.ledger.taken
@@ -209,8 +227,18 @@ class Holdings:
         if self.owns(parcel):
             return True
         if not self.denied(parcel):
-            self._journal.deny(parcel)
+            self._deny(parcel)
         return False
+
+    def _deny(self, parcel: ParcelId) -> None:
+        """Write it down, but not without end: whoever asks about everything would fill the disk."""
+        remembered = sum(other.number == parcel.number for other in self._journal.ledger.denied)
+        if self._denied_now[parcel.number] >= _DENIED_IN_A_ROUND or remembered >= _DENIED_OF_A_MEMBER:
+            raise RefusedError(
+                "busy", "too many inquiries about parcels that never came; ask in a later round"
+            )
+        self._denied_now[parcel.number] += 1
+        self._journal.deny(parcel)
 
     def keep(self, parcel: ParcelId, body: bytes) -> None:
         """From now on it is this peer's own, also after a crash."""
@@ -227,3 +255,4 @@ class Holdings:
     def committed(self, parcels: Iterable[ParcelId]) -> None:
         """These are part of the committed state."""
         self._unused -= set(parcels)
+        self._denied_now.clear()

@@ -23,6 +23,7 @@ from coterie.peer.exchange.membership import START, Position
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Body, Parcel, TreeShape, decode_tree
 from coterie.protocol import Bundle, Bundled, Tree
+from coterie.protocol.plausible import Check
 
 _HEADER_SLACK = 4096  # bytes by which the header of an equal payload may differ
 
@@ -34,15 +35,25 @@ class Wanted:
     like: TreeShape
     size: int  # bytes of one's own body
     conserved: bool
+    check: Check = lambda payload: ""  # of what they hold
 
 
 @dataclass
 class Delivered:
-    """A parcel that was taken; its tensors are read from disk when it is large."""
+    """A parcel that was taken; its tensors are read from disk when it is large.
+
+    since: the round in which this peer was when it came, whatever round its sender wrote on it.
+    """
 
     parcel: ParcelId
     tree: Tree | None
     file: Path | None = None
+    since: int = 0
+
+    @property
+    def age(self) -> int:
+        """The round from which its age counts."""
+        return min(self.parcel.round, self.since)
 
     def messages(self, wanted: Wanted) -> Bundled:
         row = torch.zeros(1, dtype=torch.long)
@@ -160,9 +171,18 @@ class StepMailbox:
         if head.empty:
             self.nothing_from.add(number)
         else:
-            self.delivered[number] = _checked(parcel, body, wanted, self.holdings)
+            self._keep(parcel, body, wanted)
         self.changed.fire()
         return True
+
+    def _keep(self, parcel: ParcelId, body: Body, wanted: Wanted) -> None:
+        try:
+            self.delivered[parcel.number] = _checked(parcel, body, wanted, self.holdings, self.at.round)
+        except RefusedError as error:
+            if error.reason == "implausible":  # nothing better is waited for
+                self.nothing_from.add(parcel.number)
+                self.changed.fire()
+            raise
 
     def _taken(self, parcel: ParcelId) -> bool:
         now = self.delivered.get(parcel.number)
@@ -193,13 +213,14 @@ class FreeMailbox:
     """Parcels of peers that go at their own pace: the newest model of each, or every conserved share.
 
     patience: how long a sender may wait until this peer knows the exchange. staleness: a parcel that is more
-    rounds behind this peer is not used.
+    rounds behind this peer is not used, nor one that came so many rounds ago. rounds: of the experiment.
     """
 
     holdings: Holdings
     changed: Signal
     patience: float
     staleness: int = 5
+    rounds: int = 10**9
     at: Position = START
     shapes: dict[int, Wanted] = field(default_factory=dict)  # by slot, known from the first round on
     newest: dict[tuple[int, int], Delivered] = field(default_factory=dict)  # by sender and slot
@@ -214,6 +235,9 @@ class FreeMailbox:
         first = at.slot not in self.shapes
         self.shapes[at.slot] = wanted
         self.at = at
+        for item in self.shares.values():  # they came since the last exchange
+            if item.parcel.slot == at.slot and item.tree is not None:
+                wanted.check(item.tree)
         if first and wanted.conserved:
             for parcel in self.holdings.unused():
                 if parcel.slot == at.slot:
@@ -232,7 +256,7 @@ class FreeMailbox:
             key
             for key, item in sorted(self.newest.items())
             if key[1] == self.at.slot
-            and item.parcel.round >= self.at.round - self.staleness
+            and item.age >= self.at.round - self.staleness
             and (expected is None or key[0] in expected)
         ]
         return [self.newest.pop(key) if once else self.newest[key] for key in due]
@@ -263,7 +287,7 @@ class FreeMailbox:
         wanted = self._wanted_now(parcel)
         if head.empty:
             return True
-        item = _checked(parcel, body, wanted, self.holdings)
+        item = _checked(parcel, body, wanted, self.holdings, self.at.round)
         if wanted.conserved:
             self.shares[parcel] = item
         else:
@@ -274,6 +298,8 @@ class FreeMailbox:
     def _wanted_now(self, parcel: ParcelId) -> Wanted:
         """What the parcel must look like; refuses one that is too old, or older than what is here."""
         wanted = self.shapes[parcel.slot]
+        if parcel.round >= self.rounds:
+            raise RefusedError("unexpected", f"the experiment ends before round {parcel.round}")
         newest = self._latest.get((parcel.number, parcel.slot), -1)
         if (
             self.holdings.denied(parcel)
@@ -319,16 +345,20 @@ def _check_size(size: int, wanted: Wanted) -> None:
         raise RefusedError("oversized", f"{size} bytes where the payload has {wanted.size}")
 
 
-def _checked(parcel: ParcelId, body: Body, wanted: Wanted, holdings: Holdings) -> Delivered:
+def _checked(parcel: ParcelId, body: Body, wanted: Wanted, holdings: Holdings, since: int) -> Delivered:
     """Validate every tensor; a conserved parcel is on disk before its sender gets a receipt."""
     tree = decode_tree(body, wanted.like)
+    if wrong := wanted.check(tree):
+        raise RefusedError("implausible", wrong)
     if wanted.conserved:
         holdings.keep(parcel, body if isinstance(body, bytes) else body.read_bytes())
     if isinstance(body, bytes):
-        return Delivered(parcel, tree)
-    return Delivered(parcel, None, body)
+        return Delivered(parcel, tree, since=since)
+    return Delivered(parcel, None, body, since)
 
 
 def _kept(parcel: ParcelId, wanted: Wanted, holdings: Holdings) -> Delivered:
-    """A conserved parcel that was taken before a crash."""
-    return Delivered(parcel, decode_tree(holdings.body(parcel), wanted.like))
+    """A conserved parcel that was taken before a crash. It was checked then, and is this peer's own."""
+    tree = decode_tree(holdings.body(parcel), wanted.like)
+    wanted.check(tree)  # which counts it
+    return Delivered(parcel, tree, since=parcel.round)

@@ -18,7 +18,9 @@ class Metrics:
     messages_out: Counter[str] = field(default_factory=Counter)
     staleness: dict[str, int] = field(default_factory=dict)  # by peer, rounds behind when last used
     missing: Counter[str] = field(default_factory=Counter)  # by peer, expected payloads that did not come
+    implausible: Counter[str] = field(default_factory=Counter)  # by peer, what cannot be honest
     rounds: int = 0
+    skipped: int = 0  # rounds that the others played without this peer
     sealed_sums: int = 0
     sealed_failures: int = 0
     shares_in_doubt: int = 0

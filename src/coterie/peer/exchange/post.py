@@ -25,6 +25,7 @@ from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Parcel, Receipt, encode_tree, shape_of
 from coterie.protocol import Bundle, Exchange, Inbox, Tree
+from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import flatten_row, unflatten, without
 from coterie.topology import Topology
 
@@ -98,7 +99,8 @@ class Post:
         if exchange.sealed:
             return Exchanged(await self._sealed(payload, receivers, expected or [], at))
         body = encode_tree(payload)
-        wanted = Wanted(shape_of(payload), len(body), exchange.conserved)
+        check = exchange.check or Sized(payload)
+        wanted = Wanted(shape_of(payload), len(body), exchange.conserved, check)
         if exchange.conserved:
             self.journal.begin(at.round)
         self.mailbox.open(at, wanted)
@@ -113,8 +115,18 @@ class Post:
         delivered = self.mailbox.close(
             None if expected is None else set(expected), once=exchange.to is not None
         )
+        if not exchange.conserved:
+            delivered = self._of_members(delivered)
         inbox = self._inbox(delivered, sent, payload, wanted, at, unreached)
         return Exchanged(inbox, delivered, sent.late)
+
+    def _of_members(self, delivered: list[Delivered]) -> list[Delivered]:
+        """Without what those sent who were removed from the roster since."""
+        roster = self.membership.roster()
+        for item in delivered:
+            if item.parcel.number not in roster and not self.mailbox.keeps(item):
+                item.discard()
+        return [item for item in delivered if item.parcel.number in roster]
 
     # --- who -------------------------------------------------------------------------------------
 

@@ -262,7 +262,9 @@ class Sealing:
         loop = asyncio.get_running_loop()
         while (left := until - loop.time()) > 0:
             try:
-                answer, content = await self.transport.request(name, address, head, body, timeout=left)
+                answer, content = await self.transport.request(
+                    name, address, head, body, timeout=left, most=self._largest_answer(head)
+                )
             except UnreachableError as error:
                 if error.sent:
                     return None
@@ -274,6 +276,11 @@ class Sealing:
             self._count(name, received=content, sent=body)
             return (answer, content) if isinstance(answer, SealAnswer) else None
         return None
+
+    def _largest_answer(self, head: SealStep) -> int:
+        """Bytes that a member may answer: its masked vector, or a few for each member."""
+        words = 4 * len(self._offer.vector) if self._offer is not None else 0
+        return words + MOST_BYTES_PER_MEMBER * (1 + len(head.members))
 
     def _count(self, name: str, received: bytes, sent: bytes) -> None:
         self.metrics.bytes_in[name] += len(received)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.network.connection import AT_ONCE, Frames, Limits, Opening, TlsStream
-from coterie.peer.network.messages import Head, Refusal, decode_head, encode_head
+from coterie.peer.network.messages import Head, Refusal, check_body_size, decode_head, encode_head
 from coterie.peer.network.serving import Handler, Identify, Refused, Server, about_certificates, log
 
 _KEPT = 3  # idle connections per destination: a parcel, a heartbeat, a question where it is
@@ -24,9 +24,9 @@ class Transport(Protocol):
     """How a peer asks others: a `TlsTransport`, or in tests a network in memory with faults."""
 
     async def request(
-        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float, most: int = 0
     ) -> tuple[Head, bytes]:
-        """Send a message and wait for its answer.
+        """Send a message and wait for its answer, whose body may have `most` bytes.
 
         Raises UnreachableError when there is no answer within the timeout, and then it is unknown whether
         the message was taken; RefusedError when the other side answers with a refusal, and then it was not.
@@ -39,13 +39,14 @@ class _Connection:
     frames: Frames
     used: float  # when it was last
 
-    async def request(self, head: bytes, body: bytes, wait: float) -> tuple[Opening, bytes]:
+    async def request(self, head: bytes, body: bytes, wait: float, most: int) -> tuple[Opening, bytes]:
         """The answer, which may come before the body was sent: a refusal."""
         await self.frames.send(head, body)
         answer = await self._opening(wait)
         if not answer.head and len(body) > AT_ONCE:
             await self.frames.send_body(body)
             answer = await self._opening(wait)
+        check_body_size(answer.size, most)  # before any of it is read
         data = await self.frames.body(answer.size)
         assert isinstance(data, bytes)
         return answer, data
@@ -118,26 +119,26 @@ class TlsTransport:
         await self._server.stop()
 
     async def request(
-        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float, most: int = 0
     ) -> tuple[Head, bytes]:
         """See `Transport.request`. RefusedError "certificate" also when `to` is not who answers there."""
         raw = encode_head(head)
         try:
             async with asyncio.timeout(timeout):
-                return await self._request(to, address, raw, body, timeout)
+                return await self._request(to, address, raw, body, timeout, most)
         except TimeoutError:
             raise UnreachableError(f"{to} at {address} gave no answer within {timeout:g} s") from None
         except OSError as error:
             raise UnreachableError(f"{to} at {address}: {_in_words(error)}") from error
 
     async def _request(
-        self, to: str, address: str, head: bytes, body: bytes, timeout: float
+        self, to: str, address: str, head: bytes, body: bytes, timeout: float, most: int
     ) -> tuple[Head, bytes]:
         async with self._turns[to]:
             good, stopped = False, self._stopped
             connection = self._reused(to, address) or await self._new(to, address)
             try:
-                answer, data = await self._exchange(connection, to, head, body, timeout)
+                answer, data = await self._exchange(connection, to, head, body, timeout, most)
                 good = True
             except RefusedError:
                 good = True
@@ -147,10 +148,10 @@ class TlsTransport:
         return answer, data
 
     async def _exchange(
-        self, connection: _Connection, to: str, head: bytes, body: bytes, timeout: float
+        self, connection: _Connection, to: str, head: bytes, body: bytes, timeout: float, most: int
     ) -> tuple[Head, bytes]:
         try:
-            opening, data = await connection.request(head, body, timeout)
+            opening, data = await connection.request(head, body, timeout, most)
             answer = decode_head(opening.head)
             if answer.sender != to:
                 raise RefusedError("sender", f"the answer names {answer.sender}")

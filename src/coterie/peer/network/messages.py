@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from coterie.errors import RefusedError
+from coterie.errors import RefusedError, printable
 from coterie.peer.trust.names import Address, Name
 from coterie.protocol.trees import Tree, leaves
 
@@ -43,6 +43,7 @@ Reason: TypeAlias = Literal[
     "early",  # a round that is too far ahead
     "shape",  # names, shapes or dtypes of tensors are not those of this exchange
     "not-finite",  # NaN or infinity
+    "implausible",  # no honest peer of this experiment has such a model, or such a share
     "oversized",
     "truncated",
     "malformed",
@@ -138,7 +139,7 @@ class Refusal(_Head):
     kind: Literal["refusal"] = "refusal"
     sender: Name
     reason: Reason
-    text: Annotated[str, Field(max_length=500)]
+    text: Annotated[str, Field(max_length=500), AfterValidator(printable)]
 
 
 Head: TypeAlias = Annotated[

@@ -14,7 +14,7 @@ from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field
 
 from coterie import toml_tables
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, printable
 from coterie.peer.trust import certificates
 from coterie.peer.trust.names import PeerAddress, PeerName
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coterie.peer.trust.settings import PeerSettings
 
 Number = Annotated[int, Field(ge=0, le=10**6, strict=True)]
+LARGEST_CARD = 64 << 10  # bytes; a certificate of two thousand and a few words
 
 
 class _Certified(BaseModel):
@@ -117,6 +118,8 @@ def card_of_authority(authority: Authority) -> AuthorityCard:
 
 def parse_card(text: str, where: str = "card") -> Card | AuthorityCard:
     """A card that can be trusted from now on: intact, of the name that it says, not expired."""
+    if len(text) > LARGEST_CARD:
+        raise ConfigError(f"{where} has {len(text):,} characters, and a card has at most {LARGEST_CARD:,}")
     card = card_from_table(toml_tables.parse(text, where), where)
     card.check_dates(where)
     return card
@@ -133,7 +136,8 @@ def card_from_table(table: dict[str, Any], where: str) -> Card | AuthorityCard:
     certificates.parse_certificate(card.certificate, where)  # so that an error says where
     if not isinstance(printed, str) or card.fingerprint.lower() != printed.strip().lower():
         raise ConfigError(
-            f"{where}: the certificate was changed: its fingerprint is {card.fingerprint}, not {printed}"
+            f"{where}: the certificate was changed: its fingerprint is {card.fingerprint}, not "
+            f"{printable(str(printed), 200)}"
         )
     card.check(where)
     return card

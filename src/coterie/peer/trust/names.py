@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -10,7 +11,8 @@ from coterie.errors import ConfigError
 
 # What may stand in a message; `PeerName` and `PeerAddress` below are the same with words for users.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Address = Annotated[str, Field(pattern=r"^[^\s/]{1,253}:[0-9]{1,5}$")]  # host:port
+# host:port; an international name in its ASCII form, xn--...
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._\-\[\]:%*]{1,253}:[0-9]{1,5}$")]
 
 _HINT = "an address is host:port, such as alice.example.org:7400 or [::1]:7400"
 
@@ -63,3 +65,11 @@ def split_address(address: str) -> tuple[str, int]:
 def can_be_dialled(address: str) -> bool:
     """Whether the host is one machine, rather than all interfaces of whoever listens there."""
     return split_address(address)[0] not in _ANYWHERE
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, by an address or a name that nobody else can give away."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from coterie import toml_tables
 from coterie.errors import ConfigError
-from coterie.peer.trust.names import PeerAddress, PeerName, can_be_dialled, split_address, valid_address
+from coterie.peer.trust.names import (
+    PeerAddress,
+    PeerName,
+    can_be_dialled,
+    is_loopback,
+    split_address,
+    valid_address,
+)
 from coterie.registry import nearest
 from coterie.user_code import is_file_reference
 
@@ -49,6 +55,9 @@ class PeerSettings(BaseModel):
     )
     staleness: int = Field(default=5, ge=0, description="rounds that a model may be old in free mode")
     memory: int = Field(default=128, ge=1, description="MiB for received models; larger ones go to disk")
+    checkpoints: int = Field(
+        default=5, ge=0, le=1000, description="earlier checkpoints that are kept for coterie peer rollback"
+    )
     heartbeat: Seconds = Field(default=1.0, description="seconds between signs of life")
     suspect_after: Seconds = Field(default=4.0, description="seconds of silence after which a peer is absent")
 
@@ -63,7 +72,7 @@ class PeerSettings(BaseModel):
     @field_validator("metrics")
     @classmethod
     def _metrics_stay_here(cls, metrics: str) -> str:
-        if metrics and not _is_loopback(split_address(valid_address(metrics, lowest_port=0))[0]):
+        if metrics and not is_loopback(split_address(valid_address(metrics, lowest_port=0))[0]):
             raise ValueError("metrics are for this machine only: write 127.0.0.1:port, or nothing for none")
         return metrics
 
@@ -117,10 +126,3 @@ def settings_text(settings: PeerSettings) -> str:
 
 def _from(base: Path, path: str) -> str:
     return os.path.normpath(base / Path(path).expanduser())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -12,16 +12,14 @@ import http.client
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from coterie.errors import PeerError, UnreachableError
 from coterie.files import alone, make_private_folder, somebody_has, write_atomically
-from coterie.peer.trust.names import split_address
+from coterie.peer.trust.names import is_loopback, split_address
 from coterie.peer.watch.standing import Standing
 
 MONITOR_FILE = "monitor.json"
@@ -153,7 +151,7 @@ def ask_standing(state: Path, timeout: float = _SECONDS) -> Standing:
             return Standing.model_validate_json(answer.read())
     except FileNotFoundError:
         raise UnreachableError("it is starting or ending, or its peer.toml says metrics = ''") from None
-    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException, ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException) as error:
         raise UnreachableError(f"asking it failed: {error}") from None
 
 
@@ -162,12 +160,29 @@ async def _requested_path(reader: asyncio.StreamReader) -> str:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
-    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise _Refused(HTTPStatus.BAD_REQUEST)
     if words[0] != "GET":
         raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED)
+    if not all(map(_is_this_machine, _hosts(lines[1:]))):
+        raise _Refused(HTTPStatus.MISDIRECTED_REQUEST)
     return words[1].partition("?")[0]
+
+
+def _hosts(lines: Iterable[str]) -> Iterator[str]:
+    """What the caller thinks whom it asks."""
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "host":
+            yield value.strip()
+
+
+def _is_this_machine(host: str) -> bool:
+    """A web page can make its own name point here, and read our pages; it cannot make up the name."""
+    name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name)
 
 
 def _answer(status: HTTPStatus, kind: str = _TEXT, text: str | None = None) -> bytes:

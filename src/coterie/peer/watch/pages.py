@@ -54,6 +54,7 @@ def _own(peer: Peer) -> Iterator[_Family]:
     help = "Accuracy on the peer's own test data, by point of the round."
     yield _gauges("accuracy", help, "point", metrics.accuracy)
     yield _counter("rounds_played", "Rounds that this process finished.", metrics.rounds)
+    yield _counter("rounds_skipped", "Rounds that the others played without this peer.", metrics.skipped)
     yield _counter("sealed_sums", "Secure sums that were opened.", metrics.sealed_sums)
     yield _counter("sealed_failures", "Secure sums that could not be opened.", metrics.sealed_failures)
     yield _counter("shares_in_doubt", "Sent shares without a receipt.", metrics.shares_in_doubt)
@@ -70,6 +71,7 @@ def _traffic(peer: Peer) -> Iterator[_Family]:
     yield _counters("sent_bytes", "Bytes of payloads that others took.", "peer", metrics.bytes_out)
     yield _counters("received_messages", "Payloads that were used.", "peer", metrics.messages_in)
     yield _counters("sent_messages", "Payloads that others took.", "peer", metrics.messages_out)
+    yield _counters("implausible", "Payloads that cannot be honest.", "peer", metrics.implausible)
     yield _counters("missing", "Expected payloads that did not come.", "peer", metrics.missing)
 
 

@@ -1,0 +1,87 @@
+"""Members with a valid key who lie: peers in memory, some of which say other things than their own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers_in_memory import SMALL, Size, World
+
+from coterie.peer.network.messages import Body, Head, Parcel, TreeShape, decode_tree, encode_tree, shape_of
+from coterie.peer.network.serving import Handler
+from coterie.peer.process import Pace, Peer
+from coterie.protocol import Tree
+from coterie.testing import MemoryTransport
+
+QUICK = Pace(deadline=8.0, join=30.0, heartbeat=1.0, suspect_after=4.0, linger=6.0)
+
+Lie = Callable[[Head, bytes], tuple[Head, bytes]]
+"""From what a member would say, as a question or as an answer, to what it says."""
+
+
+@dataclass
+class _LyingTransport(MemoryTransport):
+    lie: Lie = lambda head, body: (head, body)
+
+    async def request(
+        self, to: str, address: str, head: Head, body: bytes = b"", *, timeout: float, most: int = 0
+    ) -> tuple[Head, bytes]:
+        head, body = self.lie(head, body)
+        return await super().request(to, address, head, body, timeout=timeout, most=most)
+
+
+@dataclass
+class _LyingHandler:
+    peer: Peer
+    lie: Lie
+
+    def admit(self, caller: str, head: Head, size: int) -> Any:
+        return self.peer.admit(caller, head, size)
+
+    async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
+        return self.lie(*await self.peer.take(caller, head, body))
+
+
+class Liars(World):
+    """Peers in memory; `lies` says who lies, and how."""
+
+    def __init__(
+        self, algorithm: Any, folder: Path, size: Size = SMALL, *, lies: dict[int, Lie], **settings: Any
+    ) -> None:
+        super().__init__(algorithm, folder, size, **{"pace": QUICK, **settings})
+        self.lies = lies
+        plain = self.network.transport
+
+        def transport(name: str) -> MemoryTransport:
+            lie = lies.get(int(name.removeprefix("peer-")))
+            return plain(name) if lie is None else _LyingTransport(self.network, name, lie)
+
+        self.network.transport = transport  # type: ignore[method-assign]
+
+    def handler(self, peer: Peer) -> Handler:
+        lie = self.lies.get(peer.number)
+        return peer if lie is None else _LyingHandler(peer, lie)
+
+    @property
+    def honest(self) -> list[Peer]:
+        return [peer for number, peer in self.peers_by_number.items() if number not in self.lies]
+
+
+def other_parcels(change: Callable[[Tree], Tree], like: TreeShape, since: int = 0) -> Lie:
+    """Parcels with a changed payload, from some round on."""
+
+    def lie(head: Head, body: bytes) -> tuple[Head, bytes]:
+        if not isinstance(head, Parcel) or not body or head.round < since:
+            return head, body
+        return head, encode_tree(change(decode_tree(body, like)))
+
+    return lie
+
+
+def model_shape() -> TreeShape:
+    """Of the small module's parameters."""
+    from coterie.testing import small_module
+
+    return shape_of({name: value[None] for name, value in small_module().state_dict().items()})
