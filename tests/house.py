@@ -58,6 +58,7 @@ FOUNDATIONS = Floor(
         Room("checkpoints", "tensors with a JSON head: one writer, one reader"),
         Room("randomness", "streams named by seed, purpose, round and node"),
         Room("user_code", "file.py:Name, the user's own files"),
+        Room("inputs", "what a network is given: one tensor or several"),
         Room("registry", "name(argument,...) and what it stands for"),
         Room("catalogue", "all names that users type, and where they live"),
         Room("toml_tables", "TOML checked against a schema"),

@@ -91,7 +91,7 @@ def numbers(data: Federation) -> Stream:
     return stream(9, "batches", 0, torch.arange(data.peers))
 
 
-def batches_of(data: Federation, peer: int, training: Training) -> list[tuple[Tensor, Tensor]]:
+def batches_of(data: Federation, peer: int, training: Training) -> list[tuple[Any, Tensor]]:
     """One peer's mini-batches as a list of (x, y)."""
     work = LocalWork.resolve(training, 0, {})
     n = data.train.sizes[peer : peer + 1]
@@ -99,16 +99,22 @@ def batches_of(data: Federation, peer: int, training: Training) -> list[tuple[Te
     drawn = draw_batches(stream(9, "batches", 0, torch.tensor([peer])), n, steps, training.batch_size)
     mine = data.train.of(peer)
     picked = [mine[drawn.index[0, step, : int(drawn.sizes[0, step])]] for step in range(int(steps))]
+    if isinstance(data.x, dict):
+        return [({name: part[index] for name, part in data.x.items()}, data.y[index]) for index in picked]
     return [(data.x[index], data.y[index]) for index in picked]
 
 
 def torch_training(
     module: nn.Module,
-    batches: list[tuple[Tensor, Tensor]],
+    batches: list[tuple[Any, Tensor]],
     optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     clip: float,
+    call: Callable[[nn.Module, Any], Tensor] = lambda net, x: net(x),
 ) -> tuple[nn.Module, float]:
-    """A plain PyTorch loop; a batch of one sample goes through BatchNorm's running statistics."""
+    """A plain PyTorch loop; a batch of one sample goes through BatchNorm's running statistics.
+
+    call: how the network gives logits.
+    """
     net = copy.deepcopy(module)
     steps, losses = optimiser(list(net.parameters())), []
     for x, y in batches:
@@ -116,7 +122,7 @@ def torch_training(
         for layer in net.modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and len(y) == 1:
                 layer.eval()
-        loss = nn.functional.cross_entropy(net(x), y)
+        loss = nn.functional.cross_entropy(call(net, x), y)
         steps.zero_grad()
         loss.backward()
         if clip:

@@ -15,6 +15,15 @@ from coterie.models import find_layer
 ROWS, BATCH = 3, 5
 
 
+def ones(shape: tuple[int, ...]) -> Tensor:
+    return torch.ones(2, *shape)
+
+
+class Table(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"it": x}
+
+
 class Contrary(nn.Module):
     """Registers its layers in another order than it uses them, one of them without calling it."""
 
@@ -25,12 +34,13 @@ class Contrary(nn.Module):
         self.second = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
         self.first = nn.Linear(3, 4)
         self.pair = nn.GRU(4, 4, batch_first=True)
+        self.table = Table()
         self.idle = nn.Linear(3, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = linear(self.first(x), self.uncalled.weight)
         x = self.second(x)
-        return self.head(self.pair(x[:, None])[0][:, 0])
+        return self.head(self.table(self.pair(x[:, None])[0][:, 0])["it"])
 
 
 def dense() -> nn.Sequential:
@@ -45,20 +55,21 @@ def images() -> nn.Sequential:
 
 
 def test_a_layer_needs_what_its_outputs_depend_on() -> None:
-    assert find_layer(Contrary(), "first", (3,)).needs == ("first.weight", "first.bias")
+    assert find_layer(Contrary(), "first", ones((3,))).needs == ("first.weight", "first.bias")
     up_to_second = {"second.0.weight", "second.0.bias", "first.weight", "first.bias", "uncalled.weight"}
-    assert set(find_layer(Contrary(), "second", (3,)).needs) == up_to_second
-    assert set(find_layer(Contrary(), "second.1", (3,)).needs) == up_to_second
-    assert set(find_layer(dense(), "2", (2, 3)).needs) == {
+    assert set(find_layer(Contrary(), "second", ones((3,))).needs) == up_to_second
+    assert set(find_layer(Contrary(), "second.1", ones((3,))).needs) == up_to_second
+    assert set(find_layer(dense(), "2", ones((2, 3))).needs) == {
         *("1.weight", "1.bias", "2.weight", "2.bias", "2.running_mean", "2.running_var")
     }
-    assert find_layer(images(), "0", (1, 6, 6)).features == 2 * 4 * 4
+    assert find_layer(images(), "0", ones((1, 6, 6))).features == 2 * 4 * 4
+    assert find_layer(Contrary(), "pair", ones((3,))).features == 4  # the first tensor that a GRU returns
 
 
 def test_the_model_is_left_as_it_was() -> None:
     module = dense()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    find_layer(module, "3", (2, 3))
+    find_layer(module, "3", ones((2, 3)))
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert module.training
 
@@ -70,17 +81,17 @@ def test_the_model_is_left_as_it_was() -> None:
         ("zzzzzz", "choose from: first, head"),
         ("", "no layer ''"),
         ("idle", "never called"),
-        ("pair", "must return a tensor .*, not tuple"),
+        ("table", "must return a tensor .*, not dict"),
     ],
 )
 def test_layers_that_cannot_be_used(layer: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        find_layer(Contrary(), layer, (3,))
+        find_layer(Contrary(), layer, ones((3,)))
 
 
 def test_a_layer_before_all_parameters_is_refused() -> None:
     with pytest.raises(ConfigError, match="before all that trains"):
-        find_layer(dense(), "0", (2, 3))
+        find_layer(dense(), "0", ones((2, 3)))
 
 
 @pytest.mark.parametrize("layer", ["1", "2", "3", "4"])
@@ -99,7 +110,7 @@ def check_outputs(build: type, way: type, layer: str, shape: tuple[int, ...], de
     """Against the plain modules up to there; the model need not be whole."""
     modules = [build().eval() for _ in range(ROWS)]
     trees = [model_tree(module) for module in modules]
-    needs = find_layer(modules[0], layer, shape).needs
+    needs = find_layer(modules[0], layer, ones(shape)).needs
     params = {name: torch.cat([tree[name] for tree in trees]) for name in needs}
     x = torch.randn(ROWS, BATCH, *shape)
     model: BatchedModel = way(build())

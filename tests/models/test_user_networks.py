@@ -58,6 +58,10 @@ class WrongLogits(nn.Linear):
 class TwoOutputs(nn.Module):
     def forward(self, x):
         return x, x
+
+class NoTensor(nn.Module):
+    def forward(self, x):
+        return {"scores": x}
 '''
 
 
@@ -108,7 +112,8 @@ def test_user_modules_can_be_pickled(file):
         ("not_a_module", ["returned str"]),
         ("one_unknown", ["required argument: 'outputs'", "Coterie gives shape, n_classes"]),
         ("WrongLogits", ["(2, 4)", "(2, 7)", "(2, 3)"]),
-        ("TwoOutputs", ["tuple"]),
+        ("TwoOutputs", ["(2, 4)", "(2, 3)"]),  # the first counts
+        ("NoTensor", ["tensor of logits, a tuple that starts with them or an object with .logits, not dict"]),
     ],
 )
 def test_errors_name_the_file_and_the_reason(file, name, said):

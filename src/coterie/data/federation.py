@@ -1,17 +1,20 @@
 """The data of all peers: one pool of samples, and for each peer the list of its samples.
 
 Peers never hold copies: batches are drawn by `index_select` from the pool, and samples that several
-peers may see (test images) are stored once.
+peers may see (test images) are stored once. A sample may have several inputs (see `coterie.inputs`). Whoever
+moves samples asks the few functions at the end, and need not know how many tensors there are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, ContractError
+from coterie.inputs import Inputs, Shapes, each, named, shapes_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Split:
 class Federation:
     """What all peers know. `clusters` is the truth that only the Oracle baseline may look at."""
 
-    x: Tensor  # (pool, *shape) float32
+    x: Inputs  # (pool, *shape), of one tensor or of several
     y: Tensor  # (pool,) int64
     train: Split
     validation: Split
@@ -87,9 +90,17 @@ class Federation:
         return self.train.peers
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return tuple(self.x.shape[1:])
+    def shape(self) -> Shapes:
+        """Shape of one sample; of each of its inputs, where it has several."""
+        return shapes_of(self.x)
+
+    @property
+    def device(self) -> torch.device:
+        return self.y.device
+
+    def to(self, device: torch.device) -> Federation:
+        """With all samples on this device."""
+        return replace(self, x=each(lambda part: part.to(device), self.x), y=self.y.to(device))
 
     def label_histogram(self, split: str = "train") -> Tensor:
         """(peers, classes) how many samples of each class each peer has."""
@@ -131,7 +142,7 @@ class Federation:
         train, validation, test = (replace(part, index=position[part.index]) for part in parts)
         return replace(
             self,
-            x=self.x[used],
+            x=at(self.x, used),
             y=self.y[used],
             train=train,
             validation=validation,
@@ -139,3 +150,51 @@ class Federation:
             common_test=None if self.common_test is None else position[self.common_test],
             clusters=None if self.clusters is None else self.clusters[ids],
         )
+
+
+def at(x: Inputs, place: Any) -> Inputs:
+    """Every input at this place: a slice, a list of samples, a mask."""
+    return x[place] if isinstance(x, Tensor) else {name: part[place] for name, part in x.items()}
+
+
+def gathered(x: Inputs, index: Tensor) -> Inputs:
+    """(*index.shape, ...) the samples at these places."""
+    if isinstance(x, Tensor):
+        return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
+    return {name: part[index] for name, part in x.items()}
+
+
+def unbound(x: Inputs) -> tuple[Inputs, ...]:
+    """What there is at each place of the first axis."""
+    if isinstance(x, Tensor):
+        return x.unbind()
+    places = zip(*(part.unbind() for part in x.values()), strict=True)
+    return tuple(dict(zip(x, parts, strict=True)) for parts in places)
+
+
+def single(x: Inputs) -> Tensor:
+    """The tensor of inputs that are but one, such as a Sequential takes."""
+    if isinstance(x, Tensor):
+        return x
+    (tensor,) = x.values()
+    return tensor
+
+
+def bytes_of_one(x: Inputs) -> int:
+    """Bytes of one sample."""
+    return sum(part[:1].nbytes for part in ([x] if isinstance(x, Tensor) else x.values()))
+
+
+def example(x: Inputs) -> Inputs:
+    """A few samples on the CPU to try a network with, whose whole numbers are as in the data.
+
+    Ones for a tensor of real numbers; else those samples that hold the smallest and the largest numbers.
+    """
+    if isinstance(x, Tensor) and x.is_floating_point():
+        return torch.ones(2, *x.shape[1:])
+    places = [0, -1]
+    for part in named(x).values():
+        if part.numel() and not part.is_floating_point():
+            rows = part.reshape(len(part), -1)
+            places += [int(rows.amin(1).long().argmin()), int(rows.amax(1).long().argmax())]
+    return each(Tensor.cpu, at(x, places))

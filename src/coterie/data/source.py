@@ -14,20 +14,22 @@ from torch import Tensor
 
 from coterie.catalogue import sources
 from coterie.errors import ConfigError, DataError
+from coterie.inputs import Inputs, Shapes, count, named, shapes_of
 
 Column = tuple[NDArray[Any], NDArray[Any]]
 
 # Far beyond any data set of the papers (200 classes), while a table of peers by classes still fits in memory.
 MOST_CLASSES = 1_000_000
+_SAMPLES = {torch.float32, torch.int64, torch.uint8, torch.bool}
 
 
 @dataclass(frozen=True)
 class Source:
     """Normalised samples and labels. `columns` hold, per sample, what `natural(column)` splits by."""
 
-    x_train: Tensor  # (n_train, *shape) float32
+    x_train: Inputs  # (n_train, *shape), of one tensor or of several
     y_train: Tensor  # (n_train,) int64
-    x_test: Tensor
+    x_test: Inputs
     y_test: Tensor
     n_classes: int
     names: tuple[str, ...] = ()  # of the classes; without any, their numbers
@@ -38,22 +40,23 @@ class Source:
     def __post_init__(self) -> None:
         refuse_too_many_classes(self.n_classes)
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
-            if len(x) != len(y):
-                raise DataError(f"{part} data: {len(x)} samples but {len(y)} labels")
-            if x.dtype != torch.float32 or y.dtype != torch.int64:
+            if count(x) != len(y):
+                raise DataError(f"{part} data: {count(x)} samples but {len(y)} labels")
+            types = {tensor.dtype for tensor in named(x).values()}
+            if not types <= _SAMPLES or y.dtype != torch.int64:
                 raise DataError(
-                    f"{part} data must be float32 samples and int64 labels, not {x.dtype} and {y.dtype}; "
-                    "coterie.data.from_arrays converts them"
+                    f"{part} data must be samples of float32 or int64 and labels of int64, not "
+                    f"{', '.join(map(str, types))} and {y.dtype}; coterie.data.from_arrays converts them"
                 )
             if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.n_classes:
                 raise DataError(
                     f"{part} labels run from {int(y.min())} to {int(y.max())}; "
                     f"{self.n_classes} classes need labels 0 to {self.n_classes - 1}"
                 )
-        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+        if shapes_of(self.x_train) != shapes_of(self.x_test):
             raise DataError(
-                f"train samples have shape {tuple(self.x_train.shape[1:])}, "
-                f"test samples {tuple(self.x_test.shape[1:])}; they must be equal"
+                f"train samples have shape {shapes_of(self.x_train)}, "
+                f"test samples {shapes_of(self.x_test)}; they must be equal"
             )
 
     @property
@@ -61,9 +64,9 @@ class Source:
         return self.names or tuple(map(str, range(self.n_classes)))
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return tuple(self.x_train.shape[1:])
+    def shape(self) -> Shapes:
+        """Shape of one sample; of each of its inputs, where it has several."""
+        return shapes_of(self.x_train)
 
 
 def refuse_too_many_classes(n_classes: int) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.catalogue import partitions
-from coterie.data.federation import Federation, Split
+from coterie.data.federation import Federation, Split, at
 from coterie.data.partitions.iid import Natural
 from coterie.data.partitions.partition import (
     NOBODY,
@@ -29,6 +29,7 @@ from coterie.data.partitions.partition import (
 )
 from coterie.data.source import Source
 from coterie.errors import ConfigError, DataError
+from coterie.inputs import Inputs, named
 from coterie.randomness import numpy_generator
 
 Ragged = tuple[Ints, Ints]  # samples of peer 0, of peer 1, ...; and how many each has
@@ -210,7 +211,8 @@ def _pool(
     x, y = _gather(source, pool, angles, n)
     # A peer's training samples lie side by side, so that its batches are found in cache.
     order = np.concatenate((place[: len(keys[0])], np.setdiff1d(np.arange(len(pool)), place[: len(keys[0])])))
-    x, y = x[torch.from_numpy(order)], y[torch.from_numpy(order)]
+    in_order = torch.from_numpy(order)
+    x, y = at(x, in_order), y[in_order]
     place = np.argsort(order)[place]
     lists = [torch.from_numpy(part) for part in np.split(place, np.cumsum([len(k) for k in keys])[:-1])]
     splits = [
@@ -232,23 +234,26 @@ def _pool(
     )
 
 
-def _gather(source: Source, pool: Ints, angles: NDArray[np.float64], n: int) -> tuple[Tensor, Tensor]:
+def _gather(source: Source, pool: Ints, angles: NDArray[np.float64], n: int) -> tuple[Inputs, Tensor]:
     """The samples of a pool whose keys are rotation * n + sample, in the order of the keys."""
-    n_train = len(source.y_train)
-    x = torch.empty((len(pool), *source.shape), dtype=torch.float32)
-    y = torch.empty(len(pool), dtype=torch.long)
-    for turn, angle in enumerate(angles):
-        start, middle, end = np.searchsorted(pool, [turn * n, turn * n + n_train, (turn + 1) * n])
-        for part, first, xs, ys in (
-            (slice(start, middle), turn * n, source.x_train, source.y_train),
-            (slice(middle, end), turn * n + n_train, source.x_test, source.y_test),
-        ):
-            ids = torch.from_numpy(pool[part] - first)
-            torch.index_select(ys, 0, ids, out=y[part])
-            torch.index_select(xs, 0, ids, out=x[part])
-            if angle:
-                x[part] = rotate(x[part], float(angle))
-    return x, y
+
+    def gather(train: Tensor, test: Tensor, turned: bool) -> Tensor:
+        n_train, result = len(train), train.new_empty((len(pool), *train.shape[1:]))
+        for turn, angle in enumerate(angles):
+            start, middle, end = np.searchsorted(pool, [turn * n, turn * n + n_train, (turn + 1) * n])
+            for part, first, given in (
+                (slice(start, middle), turn * n, train),
+                (slice(middle, end), turn * n + n_train, test),
+            ):
+                torch.index_select(given, 0, torch.from_numpy(pool[part] - first), out=result[part])
+                if angle and turned:
+                    result[part] = rotate(result[part], float(angle))
+        return result
+
+    y = gather(source.y_train, source.y_test, turned=False)
+    train, test = named(source.x_train), named(source.x_test)
+    x = {name: gather(train[name], test[name], turned=True) for name in train}
+    return (x["0"] if isinstance(source.x_train, Tensor) else x), y
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:

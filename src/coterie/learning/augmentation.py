@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from coterie.catalogue import augmentations
 from coterie.errors import ConfigError
+from coterie.inputs import Inputs
 from coterie.randomness import Stream
 from coterie.registry import fill, load_reference, parse_call
 from coterie.training import parts_of
@@ -50,9 +51,14 @@ class Augmented:
             samples = changed.to(x)
         return samples.view(x.shape)
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse what cannot change samples of this shape."""
-        self(torch.zeros(1, 2, *shape), Stream(0, 0, torch.zeros(1, dtype=torch.long)), 0)
+    def check(self, example: Inputs) -> None:
+        """Refuse what cannot change samples such as these."""
+        if not isinstance(example, Tensor):
+            raise ConfigError(
+                "training.augment is for samples of one tensor, such as images; these have several: "
+                f"{', '.join(example)}"
+            )
+        self(example[None], Stream(0, 0, torch.zeros(1, dtype=torch.long)), 0)
 
 
 def _named(text: str) -> Augmentation:

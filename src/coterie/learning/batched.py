@@ -16,13 +16,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from coterie.data.federation import at
 from coterie.errors import ConfigError, CoterieError
+from coterie.inputs import Inputs, answer, arguments, count, each, named
 from coterie.learning.own_randomness import OwnRandomness
 from coterie.learning.pooling import with_square_pools
 from coterie.learning.updates import Gradients
@@ -40,7 +42,7 @@ class BatchedModel(Protocol):
 
     one_by_one: bool  # takes a single row at a time, and batches without padding
 
-    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
+    def outputs(self, params: Params, x: Inputs, layer: str | None = None) -> Tensor:
         """(rows, n, classes) logits in evaluation mode, from x (rows, n, ...).
 
         layer: stop there, with (rows, n, features); `params` may then lack what comes after it.
@@ -93,11 +95,11 @@ class OneByOne:
         self._random: bool | None = False if _made_of_plain_layers(module) else None
         self._layout = torch.channels_last if _faster_with_channels_last(module) else torch.contiguous_format
 
-    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
+    def outputs(self, params: Params, x: Inputs, layer: str | None = None) -> Tensor:
         module = self._bound(params)
         module.eval()
         with torch.no_grad():
-            return _run(module, layer, lambda: module(self._inputs(x)))[None]
+            return _run(module, layer, lambda: self._called(module, x))[None]
 
     def turned(self, batch_size: int) -> frozenset[str]:
         return frozenset()
@@ -121,16 +123,20 @@ class OneByOne:
             frozen.require_unchanged()
         return losses.detach(), {name: g[None] for name, g in zip(only, found, strict=True) if g is not None}
 
-    def _training_forward(self, module: nn.Module, batch: Batch) -> Tensor:
+    def _training_forward(self, module: nn.Module, batch: Batch) -> Any:
         if self._random is False:
-            return module(self._inputs(batch.x))
+            return self._called(module, batch.x)
         seed = 0 if batch.noise is None else int(batch.noise[0])
-        with OwnRandomness(seed, batch.x.device) as randomness:
-            output = module(self._inputs(batch.x))
+        with OwnRandomness(seed, batch.y.device) as randomness:
+            output = self._called(module, batch.x)
         self._random = randomness.drew
         return output
 
-    def _inputs(self, x: Tensor) -> Tensor:
+    def _called(self, module: nn.Module, x: Inputs) -> Any:
+        given, by_name = arguments(each(self._of_row, x))
+        return module(*given, **by_name)
+
+    def _of_row(self, x: Tensor) -> Tensor:
         return x[0].to(memory_format=self._layout) if x.dim() == 5 else x[0]
 
     def _bound(self, params: Params) -> nn.Module:
@@ -256,13 +262,9 @@ class Vmapped:
         kinds = [layer for name, layer in module.named_modules() if name not in still]
         return not any(isinstance(layer, (*BATCH_NORMS, _DropoutNd)) for layer in kinds)
 
-    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
+    def outputs(self, params: Params, x: Inputs, layer: str | None = None) -> Tensor:
         if self._evaluation is not None:
-            rows = [slice(row, row + 1) for row in range(len(x))]
-            own = ({name: value[row] for name, value in params.items()} for row in rows)
-            return torch.cat(
-                [self._evaluation.outputs(p, x[row], layer) for p, row in zip(own, rows, strict=True)]
-            )
+            return torch.cat([self._of_row(params, x, row, layer) for row in range(count(x))])
         with torch.no_grad():
             return self._forward(params, x, training=False, layer=layer)
 
@@ -279,7 +281,12 @@ class Vmapped:
         found = torch.autograd.grad(losses.sum(), [leaves[name] for name in only], allow_unused=True)
         return losses.detach(), {name: g for name, g in zip(only, found, strict=True) if g is not None}
 
-    def _forward(self, params: Params, x: Tensor, *, training: bool, layer: str | None = None) -> Tensor:
+    def _of_row(self, params: Params, x: Inputs, row: int, layer: str | None) -> Tensor:
+        assert self._evaluation is not None
+        own = {name: value[row : row + 1] for name, value in params.items()}
+        return self._evaluation.outputs(own, at(x, slice(row, row + 1)), layer)
+
+    def _forward(self, params: Params, x: Inputs, *, training: bool, layer: str | None = None) -> Tensor:
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
             module = self._local.module = copy_of(self._module)
@@ -288,13 +295,13 @@ class Vmapped:
         else:
             module.eval()
 
-        def call(row: Params, inputs: Tensor) -> Tensor:
-            return _run(module, layer, lambda: torch.func.functional_call(module, row, (inputs,)))
+        def call(row: Params, inputs: Inputs) -> Tensor:
+            return _run(module, layer, lambda: torch.func.functional_call(module, row, *arguments(inputs)))
 
         with _batching():
             return torch.func.vmap(call)(params, x)
 
-    def _check_padding(self, x: Tensor) -> None:
+    def _check_padding(self, x: Inputs) -> None:
         with _batching():
             entered = what_padding_enters(self._module, model_tree(self._module), x)
         if entered is not None:
@@ -317,18 +324,19 @@ def cannot_be_stacked(reason: str) -> ConfigError:
     return ConfigError(f"executor 'stacked' cannot run this model ({reason}); use executor 'looped'")
 
 
-def _run(module: nn.Module, layer: str | None, forward: Callable[[], Tensor]) -> Tensor:
+def _run(module: nn.Module, layer: str | None, forward: Callable[[], Any]) -> Tensor:
     """The logits that `forward` returns, or what the layer returns on the way."""
     return _as_logits(forward()) if layer is None else output_of(module, layer, forward)
 
 
-def _as_logits(output: Tensor) -> Tensor:
-    if output.dim() != 2:
-        raise ConfigError(f"the model must return (batch, classes) logits, not shape {tuple(output.shape)}")
-    return output
+def _as_logits(output: Any) -> Tensor:
+    logits = answer(output)
+    if logits.dim() != 2:
+        raise ConfigError(f"the model must return (batch, classes) logits, not shape {tuple(logits.shape)}")
+    return logits
 
 
-def what_padding_enters(module: nn.Module, model: Params, x: Tensor) -> str | None:
+def what_padding_enters(module: nn.Module, model: Params, x: Inputs) -> str | None:
     """What of a module's training forward would depend on padding; None if nothing would.
 
     Found by trial, on three samples of x (rows, batch, ...) of which the last is changed. `model`: the
@@ -337,15 +345,16 @@ def what_padding_enters(module: nn.Module, model: Params, x: Tensor) -> str | No
     module = copy_of(module)
     _to_training(module, still_layers(module))
     buffers = [name for name, _ in module.named_buffers() if name in model]
-    model = {name: (value if name in buffers else _seen(value)).to(x.device) for name, value in model.items()}
+    device = next(iter(named(x).values())).device
+    model = {name: (value if name in buffers else _seen(value)).to(device) for name, value in model.items()}
     rows = {name: torch.cat((value, value)) for name, value in model.items()}
     replaced: set[str] = set()
 
-    def call(row: Params, inputs: Tensor) -> Tensor:
+    def call(row: Params, inputs: Inputs) -> Tensor:
         before = dict(row)
-        output: Tensor = torch.func.functional_call(module, row, (inputs,))  # puts new buffers into `row`
+        output = torch.func.functional_call(module, row, *arguments(inputs))  # puts new buffers into `row`
         replaced.update(name for name in buffers if row[name] is not before[name])
-        return output
+        return answer(output)
 
     with torch.no_grad():
         outputs = torch.func.vmap(call)(rows, _with_another_last(x)).nan_to_num()
@@ -365,14 +374,24 @@ def _seen(parameter: Tensor) -> Tensor:
     return torch.linspace(0.1, 1.0, parameter.numel()).to(parameter).view_as(parameter)
 
 
-def _with_another_last(x: Tensor) -> Tensor:
+def _with_another_last(x: Inputs) -> Inputs:
     """(2, 3, ...) twice the same samples but for the last, which is one of zeros in the second row.
 
-    Zeros are what every network was tried with when it was built.
+    Zeros are what a network can always compute with: also a word's number, or a mask.
     """
-    samples = x.flatten(0, 1)
-    last = int(samples.flatten(1).abs().sum(1).argmax())  # not one of zeros itself
-    three = samples[[0, 1 % len(samples), last]]
-    both = torch.stack((three, three))
-    both[1, 2] = 0
-    return both
+    samples = each(lambda part: part.flatten(0, 1), x)
+    filled = torch.stack([_filled(part) for part in named(samples).values()]).sum(0)
+    last = int(filled.argmax())  # not one of zeros itself
+
+    def twice(part: Tensor) -> Tensor:
+        three = part[[0, 1 % len(part), last]]
+        both = torch.stack((three, three))
+        both[1, 2] = 0
+        return both
+
+    return each(twice, samples)
+
+
+def _filled(x: Tensor) -> Tensor:
+    """(n,) how many numbers of each sample are not zero."""
+    return (x != 0).reshape(len(x), -1).sum(1)

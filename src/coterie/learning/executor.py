@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Federation, Split
+from coterie.data.federation import bytes_of_one, example, gathered
 from coterie.errors import ContractError
+from coterie.inputs import Inputs
 from coterie.learning.batched import (
     BatchedModel,
     OneByOne,
@@ -194,10 +196,10 @@ class Executor:
         self._model = batched_model(module, name, precision)
         self._layers: dict[str, Layer] = {}
 
-    def layer(self, name: str, shape: tuple[int, ...]) -> Layer:
-        """The layer of this name, for inputs of `shape`."""
+    def layer(self, name: str, x: Inputs) -> Layer:
+        """The layer of this name, for samples such as x."""
         if name not in self._layers:
-            self._layers[name] = find_layer(self.module, name, shape)
+            self._layers[name] = find_layer(self.module, name, example(x))
         return self._layers[name]
 
     def train(
@@ -264,15 +266,12 @@ class Executor:
         `see` is called from worker threads, for disjoint parts. layer: its outputs instead of the logits;
         `params` may then lack what comes after it.
         """
-        self._check_complete(
-            params, self.shapes if layer is None else self.layer(layer, federation.shape).needs
-        )
+        self._check_complete(params, self.shapes if layer is None else self.layer(layer, federation.x).needs)
         sizes = split.sizes[rows]
         some = (sizes > 0).nonzero().flatten()
         if not len(some):
             return  # nobody has such samples; splitting an empty list would give one empty chunk
-        features = max(1, federation.x[:1].numel() * 4)
-        per_task = max(1, _FORWARD_BYTES // features)  # samples
+        per_task = max(1, _FORWARD_BYTES // max(1, bytes_of_one(federation.x)))  # samples
         chunk_rows = min(self._chunk_rows(params, len(some)), max(1, per_task // int(sizes.max())))
         chunks = _chunks(some, sizes, chunk_rows)
 
@@ -381,7 +380,6 @@ def _some_rows(params: Params, rows: Tensor) -> Params:
     return {name: value[place] for name, value in params.items()}
 
 
-def _gather(federation: Federation, index: Tensor) -> tuple[Tensor, Tensor]:
-    flat = index.flatten().to(federation.x.device)
-    x = federation.x.index_select(0, flat).view(*index.shape, *federation.x.shape[1:])
-    return x, federation.y.index_select(0, flat).view(index.shape)
+def _gather(federation: Federation, index: Tensor) -> tuple[Inputs, Tensor]:
+    place = index.to(federation.device)
+    return gathered(federation.x, place), federation.y[place]

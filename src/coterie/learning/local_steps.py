@@ -13,7 +13,9 @@ from torch.nn import functional
 from torch.nn.functional import pad
 
 from coterie.data import Federation
+from coterie.data.federation import at, bytes_of_one, gathered, unbound
 from coterie.errors import ConfigError
+from coterie.inputs import Inputs
 from coterie.learning.augmentation import Augmented
 from coterie.learning.batched import BatchedModel
 from coterie.learning.schedules import learning_rates
@@ -228,7 +230,7 @@ class Job:
         """The batches of all steps, as places in the pool."""
         split, batches = self.federation.train, self.batches
         index = batches.index.transpose(0, 1).contiguous()
-        pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.x.device)
+        pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.device)
         trims = self.model.one_by_one
         own = replace(self.stream, ids=self.stream.ids[self.rows])
         return Feed(
@@ -271,9 +273,9 @@ class Feed:
     def __post_init__(self) -> None:
         self._views = list(zip(self.index.unbind(), self.y.unbind(), strict=True))
         self._prepared: dict[str, tuple[Tensor, ...]] = {}  # by step, from the last one asked for on
-        per_step = self.pool[0].numel() * self.federation.x[:1].nbytes
+        per_step = self.pool[0].numel() * bytes_of_one(self.federation.x)
         self._ahead = max(1, _GATHER_BYTES // max(1, per_step))  # steps whose inputs are gathered together
-        self._inputs: tuple[Tensor, ...] = ()
+        self._inputs: tuple[Inputs, ...] = ()
 
     def batch(self, step: int, active: int) -> Batch:
         """The batch of a step, which follow each other, of the first `active` rows."""
@@ -281,26 +283,28 @@ class Feed:
         index, y = self._views[step]
         present, rows = None, self.rows
         if active < len(rows):
-            x, index, y, rows = x[:active], index[:active], y[:active], rows[:active]
+            x = at(x, slice(active))
+            index, y, rows = index[:active], y[:active], rows[:active]
             prepared = {name: found[:active] for name, found in prepared.items()}
         if self.partial[step]:
             sizes = self.sizes[step, :active]
             if self.trims:
                 size = int(sizes[0])
-                x, index, y = x[:, :size], index[:, :size], y[:, :size]
+                x = at(x, (slice(None), slice(size)))
+                index, y = index[:, :size], y[:, :size]
                 prepared = {name: found[:, :size] for name, found in prepared.items()}
             else:
                 present = self._present(sizes)
         if self.augmented is not None:
+            assert isinstance(x, Tensor)  # or the experiment was refused
             x = self.augmented(x, replace(self.stream, ids=self.stream.ids[:active]), step)
         noise = None if self.noise is None else self.noise[step, :active]
         return Batch(y, rows, index, present, x, noise, prepared)
 
-    def _x(self, step: int) -> Tensor:
+    def _x(self, step: int) -> Inputs:
         """(rows, batch, ...) inputs of a step."""
         if step % self._ahead == 0:
-            pool, x = self.pool[step : step + self._ahead], self.federation.x
-            self._inputs = x.index_select(0, pool.flatten()).view(*pool.shape, *x.shape[1:]).unbind()
+            self._inputs = unbound(gathered(self.federation.x, self.pool[step : step + self._ahead]))
         return self._inputs[step % self._ahead]
 
     def _what_the_loss_needs(self, step: int) -> Params:

@@ -18,7 +18,7 @@ def loss_of(training: Training, federation: Federation) -> Loss:
     """The loss that `training` asks for. federation: data of the rows that are to be trained."""
     if training.class_weights == "even" and not training.label_smoothing:
         return cross_entropy
-    weights = _class_weights(training, federation).to(federation.x)
+    weights = _class_weights(training, federation).to(federation.device)
     return partial(weighted_cross_entropy, weights=weights, smoothing=training.label_smoothing)
 
 
@@ -28,7 +28,7 @@ def weighted_cross_entropy(logits: Tensor, batch: Batch, *, weights: Tensor, smo
     torch's cross_entropy(weight=..., label_smoothing=...): every class takes its share of the smoothing by
     its weight, and the mean is over the weights of the samples' classes. 0 where none of these has any.
     """
-    own = weights[batch.rows.to(weights.device)][:, None]  # (rows, 1, classes)
+    own = weights[batch.rows.to(weights.device)][:, None].to(logits)  # (rows, 1, classes)
     log_p = logits.log_softmax(-1) * own
     loss = -(1 - smoothing) * log_p.gather(2, batch.y[..., None])[..., 0]
     if smoothing:

@@ -96,12 +96,12 @@ class LearningNode:
     def initial(self) -> Params:
         if self.own_module is None:
             return {
-                name: value.expand(self.rows, *value.shape[1:]).clone().to(self.federation.x.device)
+                name: value.expand(self.rows, *value.shape[1:]).clone().to(self.federation.device)
                 for name, value in model_tree(self.module).items()
             }
         trees = [model_tree(self.own_module(int(node))) for node in self.ids]
         return {
-            name: torch.cat([tree[name] for tree in trees]).to(self.federation.x.device) for name in trees[0]
+            name: torch.cat([tree[name] for tree in trees]).to(self.federation.device) for name in trees[0]
         }
 
     def train(
@@ -153,8 +153,9 @@ class LearningNode:
         width = int(part.sizes[rows].max()) if len(rows) else 0
         features = self.federation.n_classes
         if layer is not None:
-            features = executor.layer(layer, self.federation.shape).features
-        result = self.federation.x.new_zeros(len(rows), width, features)
+            features = executor.layer(layer, self.federation.x).features
+        like = next(iter(params.values()))
+        result = like.new_zeros(len(rows), width, features)
 
         def see(visit: Visit) -> None:
             result[visit.rows, visit.columns] = visit.outputs
@@ -205,7 +206,7 @@ class LearningNode:
     def _needs(self, executor: Executor, layer: str | None) -> tuple[str, ...]:
         if layer is None:
             return tuple(executor.shapes)
-        return executor.layer(layer, self.federation.shape).needs
+        return executor.layer(layer, self.federation.x).needs
 
     def _executor_of(self, params: Params, layer: str | None = None) -> Executor:
         """The executor of the architecture that these parameters belong to, known by names and shapes.

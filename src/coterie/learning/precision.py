@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
+from coterie.inputs import Inputs
 from coterie.learning.batched import BatchedModel
 from coterie.learning.updates import Gradients
 from coterie.protocol.node import Batch, Loss
@@ -23,8 +24,8 @@ class Autocast:
         self._inner = inner
         self.one_by_one = inner.one_by_one
 
-    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
-        with _autocast(x.device):
+    def outputs(self, params: Params, x: Inputs, layer: str | None = None) -> Tensor:
+        with _autocast(next(iter(params.values())).device):
             return self._inner.outputs(params, x, layer).float()
 
     def turned(self, batch_size: int) -> frozenset[str]:
@@ -33,7 +34,7 @@ class Autocast:
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
-        with _autocast(batch.x.device):
+        with _autocast(batch.y.device):
             return self._inner.gradients(params, batch, lambda logits, b: loss(logits.float(), b), only)
 
 

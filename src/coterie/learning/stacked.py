@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coterie.data.federation import single
+from coterie.inputs import Inputs
 from coterie.learning.updates import Gradients, Moved, Outer, Pass
 from coterie.models import frozen_names, still_layers
 from coterie.protocol.node import Batch, Loss
@@ -55,8 +57,8 @@ class StackedLayers:
             return False  # it normalises channels, not features
         return all(map(_has_batched_form, layers))
 
-    def outputs(self, params: Params, x: Tensor, layer: str | None = None) -> Tensor:
-        params = {**self._frozen, **params}
+    def outputs(self, params: Params, inputs: Inputs, layer: str | None = None) -> Tensor:
+        params, x = {**self._frozen, **params}, single(inputs)
         with torch.no_grad():
             for name, part in self._layers:
                 if isinstance(part, nn.Linear):
@@ -93,7 +95,7 @@ class StackedLayers:
         return losses.detach(), gradients
 
     def _forward(self, leaves: Params, batch: Batch, tape: _Tape, only: tuple[str, ...]) -> Tensor:
-        x = batch.x
+        x = single(batch.x)
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
                 inputs, x = x.detach(), _linear(leaves, name, x)

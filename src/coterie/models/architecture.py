@@ -7,18 +7,23 @@ of classes. So the name alone configures a network, and the data set decides its
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
 from coterie.errors import ConfigError
+from coterie.inputs import Shape, Shapes
 
-Shape = tuple[int, ...]
-Architecture = Callable[[Shape, int], nn.Module]
+Architecture = Callable[[Any, int], nn.Module]
 """(input shape without the batch axis, number of classes) -> network that returns logits."""
 
 
-def written(shape: Shape) -> str:
-    """A shape as people write it: 3x32x32."""
+def written(shape: Shapes) -> str:
+    """A shape as people write it: 3x32x32; of several inputs, all of them."""
+    if isinstance(shape, dict):
+        return ", ".join(f"{name} {written(part)}" for name, part in shape.items())
+    if any(isinstance(part, tuple) for part in shape):
+        return ", ".join(written(part) for part in shape)  # type: ignore[arg-type]
     return "x".join(map(str, shape)) or "scalar"
 
 

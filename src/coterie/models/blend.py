@@ -7,7 +7,8 @@ from collections import OrderedDict
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.models.architecture import Architecture, Shape, image_size
+from coterie.inputs import Shape
+from coterie.models.architecture import Architecture, image_size
 
 _WIDTH = 64
 

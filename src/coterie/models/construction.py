@@ -2,7 +2,8 @@
 
 A network of the user's own is an `nn.Module` class or a function that returns a module. It is given what it
 asks for: arguments named `shape` and `n_classes`, or else its first two required arguments, or nothing. Its
-other arguments are those that the user writes in parentheses: `nets.py:Net(hidden=32)`.
+other arguments are those that the user writes in parentheses: `nets.py:Net(hidden=32)`. `shape` is that of a
+sample; where it has several inputs, a tuple or a dict of their shapes.
 """
 
 from __future__ import annotations
@@ -16,28 +17,37 @@ from torch import Tensor, nn
 
 from coterie.catalogue import models
 from coterie.errors import ConfigError
-from coterie.models.architecture import Architecture, Shape, written
+from coterie.inputs import Inputs, Shapes, answer, arguments, count, named
+from coterie.models.architecture import Architecture, written
 from coterie.randomness import digest
 from coterie.registry import fill, load_reference, parse_call
 from coterie.user_code import described, is_file_reference
 
 
-def build(model: str | Callable[..., nn.Module], shape: Shape, n_classes: int, *, seed: int) -> nn.Module:
+def build(
+    model: str | Callable[..., nn.Module],
+    shape: Shapes,
+    n_classes: int,
+    *,
+    seed: int,
+    example: Inputs | None = None,
+) -> nn.Module:
     """Build a network for inputs of `shape` (without the batch axis); weights depend on `seed` only.
 
     `model` is a catalogue name such as `mlp` or `blend-cnn(groups=8)`, or `path/to/file.py:Name` for
     the user's own class or function, or that class or function itself. The global random state of
-    torch is left as it was.
+    torch is left as it was. example: samples that the network is tried with; default: one tensor of ones.
     """
-    shape = tuple(shape)
-    if n_classes < 1 or any(size < 1 for size in shape):
+    if example is None:
+        example = torch.ones(2, *shape)
+    if n_classes < 1 or any(0 in part.shape for part in named(example).values()):
         raise ConfigError(f"model {model!r}: cannot map inputs {written(shape)} to {n_classes} classes")
-    architecture, model = _architecture(model)
+    architecture, model = _architecture(model, example)
     # Layers draw their weights from torch's global CPU generator and take no other.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(digest(seed, "init") % 2**63)
         module = _construct(architecture, model, shape, n_classes)
-        _check_logits(module, model, shape, n_classes)
+        _check_logits(module, model, example, n_classes)
     return module
 
 
@@ -48,13 +58,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def _architecture(model: str | Callable[..., nn.Module]) -> tuple[Architecture, str]:
+def _architecture(model: str | Callable[..., nn.Module], example: Inputs) -> tuple[Architecture, str]:
     if not isinstance(model, str):
         name = getattr(model, "__name__", "model")
         return _from_factory(model, f"this program:{name}", [], {}), name
     if is_file_reference(model):
         reference, positional, keywords = parse_call(model, "model")
         return _from_factory(load_reference(reference, "model"), reference, positional, keywords), model
+    if not isinstance(example, Tensor):
+        raise ConfigError(
+            f"model {model!r} takes one array per sample, and a sample here has {_listed(example)}; use a "
+            "module of your own, whose forward takes them"
+        )
     return models.build(model), model
 
 
@@ -69,7 +84,7 @@ def _from_factory(
             f"{shown} is {factory!r}, not a torch.nn.Module class or a function that returns one"
         )
 
-    def build(shape: Shape, n_classes: int) -> nn.Module:
+    def build(shape: Shapes, n_classes: int) -> nn.Module:
         offers = {"shape": shape, "n_classes": n_classes}
         module = _called(factory, shown, file, fill(factory, shown, positional, keywords, offers))
         if callable(module) and not isinstance(module, nn.Module):  # as the catalogue's are: mlp(64)
@@ -88,7 +103,7 @@ def _called(factory: Callable[..., Any], shown: str, file: str, arguments: inspe
         raise ConfigError(f"{shown} raised {described(error, file)}") from error
 
 
-def _construct(architecture: Architecture, model: str, shape: Shape, n_classes: int) -> nn.Module:
+def _construct(architecture: Architecture, model: str, shape: Shapes, n_classes: int) -> nn.Module:
     try:
         return architecture(shape, n_classes)
     except (RuntimeError, TypeError, MemoryError) as error:  # what PyTorch says to sizes beyond all bounds
@@ -96,24 +111,62 @@ def _construct(architecture: Architecture, model: str, shape: Shape, n_classes: 
         raise ConfigError(f"model {model!r} cannot be built for inputs {written(shape)}: {reason}") from error
 
 
-def _check_logits(module: nn.Module, model: str, shape: Shape, n_classes: int) -> None:
+def _check_logits(module: nn.Module, model: str, example: Inputs, n_classes: int) -> None:
     """Refuse a network that does not give logits for this data, before any training starts."""
-    batch, wanted = (2, *shape), (2, n_classes)
+    given, by_name = arguments(example)
+    _check_arguments(module, model, example)
+    batch, wanted = _batch(example), (count(example), n_classes)
     was_training = module.training
-    module.eval()  # a batch of zeros must not enter running statistics
+    module.eval()  # the example must not enter running statistics
     try:
         with torch.no_grad():
-            logits = module(torch.zeros(batch))
+            output = module(*given, **by_name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"model {model!r} fails on a batch of shape {batch}: {type(error).__name__}: {error}"
-        ) from error
+        problem = f"{type(error).__name__}: {error}{_hint(error, example)}"
+        raise ConfigError(f"model {model!r} fails on a batch of {batch}: {problem}") from error
     finally:
         module.train(was_training)
-    if not isinstance(logits, Tensor):
-        raise ConfigError(f"model {model!r} must return a tensor of logits, not {type(logits).__name__}")
+    try:
+        logits = answer(output)
+    except ConfigError as error:
+        raise ConfigError(f"model {model!r}: {error}") from None
     if tuple(logits.shape) != wanted:
         raise ConfigError(
-            f"model {model!r} maps a batch of shape {batch} to {tuple(logits.shape)}; "
+            f"model {model!r} maps a batch of {batch} to {tuple(logits.shape)}; "
             f"logits of shape {wanted} are needed for {n_classes} classes"
         )
+
+
+def _check_arguments(module: nn.Module, model: str, example: Inputs) -> None:
+    """Refuse a network whose forward does not take these inputs."""
+    given, by_name = arguments(example)
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(*given, **by_name)
+    except TypeError as error:
+        raise ConfigError(
+            f"model {model!r} has forward{signature}, and a sample here has {_listed(example)}: {error}; "
+            "inputs of a dict are given by their names, those of a tuple by position"
+        ) from None
+
+
+def _listed(example: Inputs) -> str:
+    """The inputs by name; those by position are counted."""
+    by_position, by_name = arguments(example)
+    counted = f"{len(by_position)} input{'s' * (len(by_position) > 1)} by position"
+    return " and ".join([counted] * bool(by_position) + list(by_name))
+
+
+def _batch(example: Inputs) -> str:
+    if isinstance(example, Tensor):
+        return f"shape {tuple(example.shape)}"
+    return ", ".join(f"{name} {tuple(part.shape)}" for name, part in example.items())
+
+
+def _hint(error: BaseException, example: Inputs) -> str:
+    """What an index beyond the end most often means."""
+    whole = [part for part in named(example).values() if not part.is_floating_point()]
+    if not isinstance(error, IndexError) or not whole:
+        return ""
+    largest = max(int(part.max()) for part in whole)
+    return f"; the data has whole numbers up to {largest}: an embedding for them needs {largest + 1} entries"

@@ -11,7 +11,8 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.architecture import Architecture, Shape, at_least_one, wrong_input
+from coterie.inputs import Shape
+from coterie.models.architecture import Architecture, at_least_one, wrong_input
 
 
 def mlr() -> Architecture:

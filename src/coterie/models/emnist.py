@@ -11,7 +11,8 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.architecture import Architecture, Shape, image_size
+from coterie.inputs import Shape
+from coterie.models.architecture import Architecture, image_size
 
 
 def emnist_cnn() -> Architecture:

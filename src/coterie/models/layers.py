@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError
-from coterie.models.architecture import Shape
+from coterie.inputs import Inputs, arguments, each
 from coterie.models.parts import copy_of, frozen_names
 from coterie.registry import nearest
 
@@ -24,20 +24,20 @@ class Layer:
     needs: tuple[str, ...]  # names of what they depend on in a peer's model
 
 
-def find_layer(module: nn.Module, name: str, shape: Shape) -> Layer:
-    """The layer of this name, for inputs of `shape`; an error says which layers there are."""
+def find_layer(module: nn.Module, name: str, example: Inputs) -> Layer:
+    """The layer of this name, for inputs such as these samples; an error says which layers there are."""
     names = [known for known, _ in module.named_modules() if known]
     if name not in names:
         help = nearest(name, names) if names else "it has none"
         listed = "" if help.startswith("choose from") else f" Its layers: {', '.join(names)}"
         raise ConfigError(f"the model has no layer {name!r}; {help}{listed}")
     module = copy_of(module).eval()
-    needs = _dependencies(module, name, shape)
+    needs = _dependencies(module, name, example)
     if not needs:
         raise ConfigError(
             f"layer {name!r} comes before all that trains, so that its outputs are the same in every model"
         )
-    return Layer(name, _forward(module, name, shape).shape[1], needs)
+    return Layer(name, _forward(module, name, example).shape[1], needs)
 
 
 def output_of(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
@@ -64,13 +64,15 @@ class _Reached(Exception):
 
 
 def _flat(output: Any, layer: str) -> Tensor:
+    if isinstance(output, tuple):  # as those of an LSTM are
+        output = next((part for part in output if isinstance(part, Tensor)), output)
     if not isinstance(output, Tensor) or output.dim() < 2:
         what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ConfigError(f"layer {layer!r} must return a tensor (batch, ...), not {what}")
     return output.flatten(1)
 
 
-def _dependencies(module: nn.Module, layer: str, shape: Shape) -> tuple[str, ...]:
+def _dependencies(module: nn.Module, layer: str, example: Inputs) -> tuple[str, ...]:
     """Names of the tensors that, replaced by NaN, show in the layer's output.
 
     Neither the order of registration nor that of the calls would do: a forward may use its layers in another
@@ -82,14 +84,18 @@ def _dependencies(module: nn.Module, layer: str, shape: Shape) -> tuple[str, ...
             if value.is_floating_point() and name not in frozen:
                 kept = value.clone()
                 value.fill_(torch.nan)
-                if bool(_forward(module, layer, shape).isnan().any()):
+                if bool(_forward(module, layer, example).isnan().any()):
                     found.append(name)
                 value.copy_(kept)
     return tuple(found)
 
 
-def _forward(module: nn.Module, layer: str, shape: Shape) -> Tensor:
+def _forward(module: nn.Module, layer: str, example: Inputs) -> Tensor:
     like = next(value for value in module.parameters() if value.is_floating_point())
-    batch = torch.ones(2, *shape, dtype=like.dtype, device=like.device)
+
+    def as_taken(part: Tensor) -> Tensor:
+        return part.to(like) if part.is_floating_point() else part.to(like.device)
+
+    given, by_name = arguments(each(as_taken, example))
     with torch.no_grad():
-        return output_of(module, layer, lambda: module(batch))
+        return output_of(module, layer, lambda: module(*given, **by_name))

@@ -9,7 +9,8 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coterie.models.architecture import Architecture, Shape, image_size, wrong_input
+from coterie.inputs import Shape
+from coterie.models.architecture import Architecture, image_size, wrong_input
 
 
 def ppdl_cnn() -> Architecture:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.errors import ConfigError
-from coterie.models.architecture import Architecture, Shape, image_size
+from coterie.inputs import Shape
+from coterie.models.architecture import Architecture, image_size
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # (channels, stride of the first of two blocks)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor
 
+from coterie.inputs import Inputs
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream
 from coterie.topology import Graph
@@ -36,7 +37,7 @@ class Samples:
 class Batch(Samples):
     """One mini-batch of each of some rows."""
 
-    x: Tensor  # (rows, batch, ...)
+    x: Inputs  # (rows, batch, ...)
     noise: Tensor | None = None  # (rows,) seeds of a model's own randomness, such as Dropout, in this step
     prepared: Params = field(default_factory=dict)  # (rows, batch, ...) what `prepare` found
 

@@ -55,7 +55,7 @@ def _time(
     count = min(federation.peers, _ROWS_PER_WORKER * executor.workers.count)
     rows = torch.arange(count)
     params = {
-        name: value.expand(federation.peers, *value.shape[1:]).to(federation.x.device)
+        name: value.expand(federation.peers, *value.shape[1:]).to(federation.device)
         for name, value in model_tree(module).items()
     }
     work = LocalWork.resolve(training, 0, {"steps": steps, "lr": 0.0})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.data.own.one_peer import checked, load_own
 from coterie.errors import ConfigError, DataError
@@ -19,7 +20,7 @@ Y = np.array([0, 1, 2, 1])
 def test_npz_with_and_without_a_test_set(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", x=X, y=Y)
     x, y = load_own(tmp_path / "two.npz")
-    assert (x.dtype, y.dtype) == (np.float32, np.int64)
+    assert (x.dtype, y.dtype) == (torch.float32, np.int64)
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(y, Y)
     images = np.zeros((4, 1, 8, 8), np.uint8)
@@ -141,7 +142,7 @@ def test_a_function_of_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (([[1.0], [1.0, 2.0]], [0, 1]), "load in own.py: x must be an array, or lists of equal lengths"),
+        (([[[1.0]], [[1.0], [[2.0]]]], [0, 1]), "load in own.py: x: sample 1 must be an array, or lists"),
         (([[1.0], [2.0]], [0, [1, 2]]), "load in own.py: y must be an array, or lists of equal lengths"),
     ],
 )

@@ -40,7 +40,7 @@ def predict(file: Data, folder: Folder = Path(), out: Out = None) -> None:
     x, y = samples_for(model, file)
     best = model.probabilities(x).max(dim=1)
     table = _csv(best.indices.tolist(), best.values.tolist(), None if y is None else y.tolist())
-    said = f"{len(x)} samples, model of {model.name} after {model.round} rounds"
+    said = f"{len(best.indices)} samples, model of {model.name} after {model.round} rounds"
     if y is not None:
         right = (best.indices.numpy() == y).mean()
         said += f", accuracy {right:.4f}"

@@ -10,20 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from coterie.data.federation import Federation, Split
-from coterie.data.own.values import (
-    codes_of,
-    numbers,
-    one_per_sample,
-    plain_array,
-    refuse_doubtful_classes,
-    samples,
-)
+from coterie.data.federation import Federation, Split, at
+from coterie.data.own.several import Raw, collected, joined, samples, size, some
+from coterie.data.own.values import codes_of, one_per_sample, plain_array, refuse_doubtful_classes
 from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
 from coterie.errors import ConfigError, DataError
+from coterie.inputs import Inputs
 from coterie.randomness import numpy_generator
 
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Raw, Tensor]
 
 
 def from_arrays(
@@ -43,30 +38,30 @@ def from_arrays(
     Labels may be whole numbers from 0, or names. Numbers that are hardly classes, such as amounts or 1 to k,
     are refused unless `n_classes` or `class_names` is given. Without a test set, `test_fraction` of the
     samples is held out, evenly over the values of the first column, or over the labels. With a test set,
-    each column is a pair (train values, test values). Samples are cast to float32, not scaled.
+    each column is a pair (train values, test values). x may be several arrays, in a dict or a tuple, and
+    sequences of different lengths, which are padded. Whole numbers stay what they are, others become float32.
     """
     if (x_test is None) != (y_test is None):
         raise ConfigError("from_arrays: give both x_test and y_test, or neither")
     if columns is not None and not isinstance(columns, Mapping):
         raise ConfigError(f"from_arrays: columns must be a dict of names, not {type(columns).__name__}")
-    features = samples(x, "x")
     labels, names = _labels(y, y_test)
-    _refuse_unequal(features, labels[0], "x and y")
+    features = _features(x, x_test, labels)
     names = tuple(class_names) or names
     given = dict(columns or {})
     if x_test is not None:
         table = {name: _pair_of_columns(name, values) for name, values in given.items()}
-        parts = (features, labels[0], samples(x_test, "x_test"), labels[1])
+        parts = (features[0], labels[0], features[1], labels[1])
     else:
         values = {name: one_per_sample(column, f"column {name!r}") for name, column in given.items()}
         for name, column in values.items():
-            if len(column) != len(features):
-                raise DataError(f"column {name!r} has {len(column)} values for {len(features)} samples")
+            if len(column) != len(labels[0]):
+                raise DataError(f"column {name!r} has {len(column)} values for {len(labels[0])} samples")
         groups = next(iter(values.values()), labels[0].numpy())
         held = hold_out(groups, test_fraction, numpy_generator(seed, "hold-out"))
         table = {name: (column[~held], column[held]) for name, column in values.items()}
         test, train = torch.from_numpy(held), torch.from_numpy(~held)
-        parts = (features[train], labels[0][train], features[test], labels[0][test])
+        parts = (at(features[0], train), labels[0][train], at(features[0], test), labels[0][test])
     for name, (train_values, test_values) in table.items():
         if (len(train_values), len(test_values)) != (len(parts[1]), len(parts[3])):
             raise DataError(
@@ -106,14 +101,17 @@ def from_peers(
             parts, _three_parts(item, f"peer {peer}", test_fraction, validation, rng), strict=True
         ):
             target.append(part)
-    flat = [pair for part in parts for pair in part]
+    names = ("train", "validation", "test")
+    flat = {
+        f"peer {peer}, {name}": pair
+        for name, part in zip(names, parts, strict=True)
+        for peer, pair in enumerate(part)
+    }
     if common_test is not None:
-        flat.append(_pair(common_test, "common_test"))
-    shapes = {tuple(x.shape[1:]) for x, y in flat if len(y)}
-    if len(shapes) != 1:
-        raise DataError(f"all peers' samples must have one shape; these have {sorted(shapes)}")
-    filled = [pair for pair in flat if len(pair[1])]
-    x, y = torch.cat([x for x, _ in filled]), torch.cat([y for _, y in filled])
+        flat["common_test"] = _pair(common_test, "common_test")
+    filled = {who: pair for who, pair in flat.items() if len(pair[1])}
+    x = joined({who: x for who, (x, _) in filled.items()})
+    y = torch.cat([y for _, y in filled.values()])
     classes = _classes_of(y, n_classes, class_names)
     sizes = [torch.tensor([len(labels) for _, labels in part]) for part in parts]
     starts = np.cumsum([0, *(int(size.sum()) for size in sizes)])
@@ -179,7 +177,7 @@ def _three_parts(
     test = pairs.get("test")
     if test is None:
         train, test = _hold_out_pair(train, test_fraction, rng)
-    held = pairs.get("validation", (train[0][:0], train[1][:0]))
+    held = pairs.get("validation") or _chosen(train, torch.zeros(len(train[1]), dtype=torch.bool))
     if validation > 0.0 and "validation" not in pairs:
         train, held = _hold_out_pair(train, validation, rng)
     if not len(train[1]) or not len(test[1]):
@@ -190,12 +188,16 @@ def _three_parts(
 
 
 def _hold_out_pair(pair: Pair, fraction: float, rng: np.random.Generator) -> tuple[Pair, Pair]:
-    x, y = pair
+    y = pair[1]
     held = hold_out(y.numpy(), fraction, rng)
     if not held.any() and len(y) > 1:  # every label occurs once: any sample will do
         held[rng.integers(len(y))] = True
     mask = torch.from_numpy(held)
-    return (x[~mask], y[~mask]), (x[mask], y[mask])
+    return _chosen(pair, ~mask), _chosen(pair, mask)
+
+
+def _chosen(pair: Pair, mask: Tensor) -> Pair:
+    return some(pair[0], mask), pair[1][mask]
 
 
 def _pair(value: Any, who: str) -> Pair:
@@ -208,28 +210,37 @@ def _pair(value: Any, who: str) -> Pair:
         raise DataError(
             f"{who}: labels must be one whole number per sample, not {labels.dtype} of shape {labels.shape}"
         )
-    x, y = samples(value[0], f"{who}: x"), torch.from_numpy(labels.astype(np.int64))
+    x, y = samples(value[0], f"{who}: x", len(labels)), torch.from_numpy(labels.astype(np.int64))
     _refuse_unequal(x, y, who)
     return x, y
 
 
-def _refuse_unequal(x: Tensor, y: Tensor, who: str) -> None:
-    if len(x) != len(y):
-        raise DataError(f"{who}: {len(x)} samples but {len(y)} labels")
+def _features(x: Any, x_test: Any, labels: Sequence[Tensor]) -> list[Inputs]:
+    """x, and x_test where there is one; sequences are padded to the longest of both."""
+    given = {"x": x} if x_test is None else {"x": x, "x_test": x_test}
+    read = {name: samples(part, name, len(y)) for (name, part), y in zip(given.items(), labels, strict=True)}
+    for (name, part), y in zip(read.items(), labels, strict=True):
+        _refuse_unequal(part, y, f"{name} and {name.replace('x', 'y')}")
+    pool, first = joined(read), len(labels[0])
+    return [at(pool, slice(first)), at(pool, slice(first, None))]
 
 
-def _read(dataset: Dataset[Any], who: str) -> tuple[Tensor, Tensor]:
-    """All samples of a torch data set, which must yield (tensor or array, label)."""
+def _refuse_unequal(x: Raw, y: Tensor, who: str) -> None:
+    if size(x) != len(y):
+        raise DataError(f"{who}: {size(x)} samples but {len(y)} labels")
+
+
+def _read(dataset: Dataset[Any], who: str) -> Pair:
+    """All samples of a torch data set, which must yield (array, or dict or tuple of arrays; label)."""
     try:
-        pairs = [(numbers(x, "a sample"), int(y)) for x, y in _items(dataset)]
-        if pairs:
-            return torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
+        pairs = [(x, int(y)) for x, y in _items(dataset)]
     except Exception as error:  # the Dataset is the user's own code, which may raise anything
         raise DataError(
-            f"{who}: the Dataset must yield (tensor, label) pairs of one shape: "
-            f"{type(error).__name__}: {error}"
+            f"{who}: the Dataset must yield (sample, label) pairs: {type(error).__name__}: {error}"
         ) from error
-    raise DataError(f"{who}: the Dataset is empty")
+    if not pairs:
+        raise DataError(f"{who}: the Dataset is empty")
+    return collected([x for x, _ in pairs], who), torch.tensor([y for _, y in pairs])
 
 
 def _items(dataset: Any) -> Iterator[Any]:

@@ -1,4 +1,8 @@
-"""The data of one peer, from a file that it alone has: `.npz` with x and y, or `.csv` with a label column."""
+"""The data of one peer, from a file that it alone has: `.npz` with x and y, or `.csv` with a label column.
+
+Arrays of an .npz file that are named x.tokens and x.mask are two inputs of a sample, x.0 and x.1 two that the
+network is given by position.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,25 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from coterie.data.own.several import Part, Ragged, Raw, samples, size
 from coterie.data.own.values import plain_array
 from coterie.errors import DataError
 from coterie.registry import nearest
 
-Samples: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.int64]
-OwnData: TypeAlias = "tuple[Samples, Labels] | tuple[Samples, Labels, Samples, Labels]"
+OwnData: TypeAlias = "tuple[Raw, Labels] | tuple[Raw, Labels, Raw, Labels]"
 
 LABEL = "label"
+_EXACT = 2.0**53  # whole numbers below it are exact as floats
 _ARRAYS = ("x", "y", "x_test", "y_test")
 
 
 def load_own(path: Path | str) -> OwnData:
-    """(x, y) or (x, y, x_test, y_test): samples as float32 and labels as whole numbers from 0."""
+    """(x, y) or (x, y, x_test, y_test): samples, and labels as whole numbers from 0."""
     path = Path(path)
     return checked(_read(path, {".npz": _read_npz, ".csv": _read_csv}), str(path))
 
@@ -34,18 +41,21 @@ def checked(arrays: Any, where: str) -> OwnData:
     """Arrays of one peer, whoever made them: two, or four with a test set."""
     if not isinstance(arrays, (tuple, list)) or len(arrays) not in (2, 4):
         raise DataError(f"{where}: expected (x, y) or (x, y, x_test, y_test)")
-    x, y = _samples(arrays[0], f"{where}: x"), _labels(arrays[1], f"{where}: y")
+    y = _labels(arrays[1], f"{where}: y")
+    x = _samples(arrays[0], f"{where}: x", len(y))
     _refuse_unequal(x, y, where)
     if len(arrays) == 2:
         return x, y
-    x_test, y_test = _samples(arrays[2], f"{where}: x_test"), _labels(arrays[3], f"{where}: y_test")
+    y_test = _labels(arrays[3], f"{where}: y_test")
+    x_test = _samples(arrays[2], f"{where}: x_test", len(y_test))
     _refuse_unequal(x_test, y_test, f"{where}, test set")
-    if x_test.shape[1:] != x.shape[1:]:
-        raise DataError(f"{where}: samples of x have shape {x.shape[1:]}, those of x_test {x_test.shape[1:]}")
+    if isinstance(x, Tensor) and isinstance(x_test, Tensor) and x_test.shape[1:] != x.shape[1:]:
+        shapes = tuple(x.shape[1:]), tuple(x_test.shape[1:])
+        raise DataError(f"{where}: samples of x have shape {shapes[0]}, those of x_test {shapes[1]}")
     return x, y, x_test, y_test
 
 
-def load_samples(path: Path | str, features: int) -> tuple[Samples, Labels | None]:
+def load_samples(path: Path | str, features: int) -> tuple[Raw, Labels | None]:
     """Samples that a model is to be used on, and their labels where the file has them.
 
     features: numbers in a sample, by which a .csv without the column `label` is seen to end in one or not.
@@ -53,11 +63,10 @@ def load_samples(path: Path | str, features: int) -> tuple[Samples, Labels | Non
     path = Path(path)
     readers = {".npz": _npz_samples, ".csv": lambda path: _csv_samples(path, features)}
     arrays = _read(path, readers)
-    x = _samples(arrays[0], f"{path}: x")
-    if len(arrays) == 1:
-        return x, None
-    y = _labels(arrays[1], f"{path}: y")
-    _refuse_unequal(x, y, str(path))
+    y = _labels(arrays[1], f"{path}: y") if len(arrays) > 1 else None
+    x = _samples(arrays[0], f"{path}: x", -1 if y is None else len(y))
+    if y is not None:
+        _refuse_unequal(x, y, str(path))
     return x, y
 
 
@@ -87,9 +96,31 @@ def _npz_arrays(path: Path, wanted: Callable[[list[str], Path], tuple[str, ...]]
             if isinstance(loaded, np.ndarray):
                 raise DataError(f"{path} is a single array; save it with np.savez(file, x=x, y=y)")
             with loaded as file:
-                return tuple(file[name] for name in wanted(file.files, path))
+                inputs = _inputs_of(file.files, path)
+                chosen = wanted(list(inputs), path)
+                return tuple(_inputs(file, inputs[name], name) for name in chosen)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is not a readable .npz file of plain arrays: {error}") from None
+
+
+def _inputs_of(names: list[str], path: Path) -> dict[str, list[str]]:
+    """Names of arrays by what they are inputs of: x.tokens and x.mask of x; else an array is itself."""
+    inputs: dict[str, list[str]] = {}
+    for name in names:
+        inputs.setdefault(name.partition(".")[0], []).append(name)
+    for name, arrays in inputs.items():
+        if name in arrays and len(arrays) > 1:
+            raise DataError(f"{path}: it has {', '.join(arrays)}; give {name} as one array or as several")
+    return inputs
+
+
+def _inputs(file: Mapping[str, Any], arrays: list[str], name: str) -> Any:
+    if arrays == [name]:
+        return file[name]
+    found = {array.partition(".")[2]: file[array] for array in arrays}
+    if all(key.isdigit() for key in found):
+        return tuple(found[key] for key in sorted(found, key=int))
+    return found
 
 
 def _wanted(names: list[str], path: Path) -> tuple[str, ...]:
@@ -122,7 +153,7 @@ def _csv_samples(path: Path, features: int) -> tuple[Any, ...]:
     header, table = _csv_table(path, fewest=1)
     if LABEL in header or len(header) == features + 1:
         return _split_off_labels(header, table, path)
-    return (table,)
+    return (_whole_if_all_are(table),)
 
 
 def _csv_table(path: Path, fewest: int) -> tuple[list[str], NDArray[np.float64]]:
@@ -149,7 +180,13 @@ def _split_off_labels(header: list[str], table: NDArray[np.float64], path: Path)
     labels = table[:, column]
     if not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
         raise DataError(f"{path}: the column {header[column]!r} must hold whole numbers, the labels")
-    return np.delete(table, column, axis=1), labels.astype(np.int64)
+    return _whole_if_all_are(np.delete(table, column, axis=1)), labels.astype(np.int64)
+
+
+def _whole_if_all_are(table: NDArray[np.float64]) -> NDArray[Any]:
+    """Text does not say what is meant: numbers of words, for example, come without a decimal point."""
+    whole = (np.abs(table) < _EXACT) & (table == np.floor(table))
+    return table.astype(np.int64) if whole.all() else table
 
 
 def _check_header(header: list[str], path: Path, fewest: int) -> None:
@@ -169,20 +206,27 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _samples(values: Any, where: str) -> Samples:
-    array = plain_array(values, where)
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{where} must hold numbers, not {array.dtype}")
-    if array.ndim < 2 or not array.size:
-        raise DataError(f"{where} must be (samples, features...) and not empty, not of shape {array.shape}")
-    samples = array.astype(np.float32)
-    bad = ~np.isfinite(samples.reshape(len(samples), -1)).all(axis=1)
-    if bad.any():
+def _samples(values: Any, where: str, n: int) -> Raw:
+    x = samples(values, where, n)
+    if isinstance(x, Tensor) and (x.ndim < 2 or not x.numel()):
+        shape = tuple(x.shape)
+        raise DataError(f"{where} must be (samples, features...) and not empty, not of shape {shape}")
+    for part in x.values() if isinstance(x, dict) else [x]:
+        _refuse_missing(part, where)
+    return x
+
+
+def _refuse_missing(part: Part, where: str) -> None:
+    values, owner = part, torch.arange(len(part))
+    if isinstance(part, Ragged):
+        values, owner = part.flat, owner.repeat_interleave(part.lengths)
+    assert isinstance(values, Tensor)
+    bad = owner[~values.reshape(len(owner), -1).isfinite().all(dim=1)].unique()
+    if len(bad):
         raise DataError(
-            f"{where}: {int(bad.sum())} samples have missing, NaN or infinite values, first sample "
-            f"{int(bad.argmax())}; clean or drop them"
+            f"{where}: {len(bad)} samples have missing, NaN or infinite values, first sample {int(bad[0])}; "
+            "clean or drop them"
         )
-    return samples
 
 
 def _labels(values: Any, where: str) -> Labels:
@@ -197,6 +241,6 @@ def _labels(values: Any, where: str) -> Labels:
     return array.astype(np.int64)
 
 
-def _refuse_unequal(x: Samples, y: Labels, where: str) -> None:
-    if len(x) != len(y):
-        raise DataError(f"{where}: {len(x)} samples but {len(y)} labels")
+def _refuse_unequal(x: Raw, y: Labels, where: str) -> None:
+    if size(x) != len(y):
+        raise DataError(f"{where}: {size(x)} samples but {len(y)} labels")

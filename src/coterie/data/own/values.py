@@ -14,25 +14,27 @@ from coterie.errors import DataError
 _FEW_CLASSES = 20  # so many may have a single sample each
 
 
-def samples(values: Any, where: str) -> Tensor:
-    """(n, *shape) float32."""
-    tensor = numbers(values, where)
-    if not tensor.ndim:
-        raise DataError(f"{where} must hold one entry per sample, not a single number")
-    return tensor
-
-
 def numbers(values: Any, where: str) -> Tensor:
-    """Real numbers of any shape, as float32."""
+    """Numbers of any shape: real ones as float32, whole ones as int64, bytes and truth values as they are."""
     _refuse_sparse(values, where)
     if isinstance(values, Tensor) and not values.is_complex():
-        return values.detach().cpu().to(torch.float32)
+        return _kept(values.detach().cpu())
     array = plain_array(values, where)
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{where} must hold numbers, not values of type {array.dtype}")
+        hint = "; give sequences of different lengths as a list of arrays" if array.dtype.kind == "O" else ""
+        raise DataError(f"{where} must hold numbers, not values of type {array.dtype}{hint}")
+    kept = {"b": np.bool_, "f": np.float32}.get(array.dtype.kind, np.int64)
+    if array.dtype == np.uint8:
+        kept = np.uint8
     with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused with all others
         # Torch wants arrays that can be written to, as those of pandas cannot, and without negative strides.
-        return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
+        return torch.from_numpy(np.require(array, kept, ["C", "W"]))
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    if tensor.is_floating_point():
+        return tensor.to(torch.float32)
+    return tensor if tensor.dtype in (torch.bool, torch.uint8) else tensor.to(torch.int64)
 
 
 def one_per_sample(values: Any, where: str) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from coterie.data.partitions.iid import shuffle_evenly
 from coterie.data.partitions.partition import (
@@ -38,7 +39,7 @@ class Rotations:
     weights: tuple[float, ...]
 
     def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment:
-        if len(source.shape) < 2:
+        if not isinstance(source.x_train, Tensor) or len(source.shape) < 2:
             raise DataError(f"rotations needs images; the samples of this data set have shape {source.shape}")
         sizes = proportional_sizes(np.array(self.weights), peers)
         clusters = np.repeat(np.arange(len(sizes)), sizes)

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.data.own.one_peer import Labels, Samples, load_samples
+from coterie.data.federation import at
+from coterie.data.own.one_peer import Labels, load_samples
+from coterie.data.own.several import joined
 from coterie.errors import ConfigError, DataError, RunFolderError
 from coterie.experiments.real_peers.joining import experiment_of, node_of, prepare_for
+from coterie.inputs import MASK, Inputs, answer, arguments, count, each, named, shapes_of
 from coterie.peer.exchange.journal import Journal
 from coterie.peer.trust.settings import load_settings
 from coterie.protocol import Params
@@ -29,16 +32,16 @@ class PersonalModel:
     round: int  # finished rounds
     module: nn.Module
     params: Params  # without the axis of rows
-    shape: tuple[int, ...]  # of a sample
+    like: Inputs  # no samples, but with the shapes and types of those that it was trained on
     classes: int
 
-    def probabilities(self, x: Samples) -> Tensor:
+    def probabilities(self, x: Inputs) -> Tensor:
         """(samples, classes)"""
         self.module.eval()
         with torch.inference_mode():
-            batches = torch.from_numpy(x).split(_BATCH)
-            outputs = [functional_call(self.module, self.params, (batch,)) for batch in batches]
-            return torch.cat(outputs).double().softmax(dim=1)
+            batches = (at(x, slice(first, first + _BATCH)) for first in range(0, count(x), _BATCH))
+            outputs = [functional_call(self.module, self.params, *arguments(batch)) for batch in batches]
+            return torch.cat([answer(output) for output in outputs]).double().softmax(dim=1)
 
 
 def personal_model(folder: Path) -> PersonalModel:
@@ -60,25 +63,44 @@ def personal_model(folder: Path) -> PersonalModel:
         journal.round,
         prepared.module.cpu(),
         params,
-        tuple(federation.shape),
+        each(Tensor.cpu, at(federation.x, slice(0))),
         federation.n_classes,
     )
 
 
-def samples_for(model: PersonalModel, path: Path) -> tuple[Samples, Labels | None]:
-    """A file's samples in the shape that the model takes, and their labels if there are any."""
-    features = math.prod(model.shape)
-    x, y = load_samples(path, features)
-    if x.shape[1:] != model.shape and math.prod(x.shape[1:]) != features:
-        raise DataError(
-            f"{path}: its samples are {_shown(x.shape[1:])}, but the model of {model.name} takes "
-            f"{_shown(model.shape)}, or {features} numbers in a row"
-        )
+def samples_for(model: PersonalModel, path: Path) -> tuple[Inputs, Labels | None]:
+    """A file's samples in the shapes and types that the model takes, and their labels if there are any."""
+    single = isinstance(model.like, Tensor)
+    x, y = load_samples(path, math.prod(shapes_of(model.like)) if single else 0)  # type: ignore[arg-type]
     if y is not None and len(y) and int(y.max()) >= model.classes:
         raise DataError(
             f"{path}: the label {int(y.max())}, but the model knows the classes 0 to {model.classes - 1}"
         )
-    return x.reshape(len(x), *model.shape), y
+    found, wanted = named(joined({str(path): x})), named(model.like)
+    if MASK in wanted and MASK not in found and "0" in found:
+        found = {**found, MASK: torch.ones(found["0"].shape[:2], dtype=torch.int64)}
+    if found.keys() != wanted.keys():
+        raise DataError(
+            f"{path}: it has the inputs {', '.join(found)}, but the model of {model.name} takes "
+            f"{', '.join(wanted)}; an .npz file holds them as x.{next(iter(wanted))} and so on"
+        )
+    taken = {name: _as_taken(found[name], wanted[name], model, path) for name in wanted}
+    return (taken["0"] if single else taken), y
+
+
+def _as_taken(x: Tensor, like: Tensor, model: PersonalModel, path: Path) -> Tensor:
+    """x (n, ...) with the shape and type of `like`; sequences that are shorter are padded."""
+    shape, wanted = x.shape[1:], like.shape[1:]
+    if MASK in named(model.like) and len(shape) == len(wanted) and shape and shape[0] < wanted[0]:
+        x = torch.cat((x, x.new_zeros(len(x), wanted[0] - shape[0], *shape[1:])), dim=1)
+    elif shape != wanted and math.prod(shape) != math.prod(wanted):
+        raise DataError(
+            f"{path}: its samples are {_shown(shape)}, but the model of {model.name} takes "
+            f"{_shown(wanted)}, or {math.prod(wanted)} numbers in a row"
+        )
+    if not like.is_floating_point() and x.is_floating_point():
+        raise DataError(f"{path}: its samples are real numbers, but the model takes whole ones")
+    return x.reshape(len(x), *wanted).to(like.dtype)
 
 
 def _shown(shape: Sequence[int]) -> str:

@@ -52,7 +52,9 @@ def data_digest(experiment: Experiment, federation: Federation) -> str | None:
         return None
     digest = hashlib.sha256()
     parts = (federation.train, federation.validation, federation.test)
-    for tensor in (federation.x, federation.y, *(value for p in parts for value in (p.index, p.offsets))):
-        digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+    inputs = federation.x if isinstance(federation.x, dict) else {"": federation.x}
+    others = (federation.y, *(value for part in parts for value in (part.index, part.offsets)))
+    for name, tensor in (*inputs.items(), *(("", other) for other in others)):
+        digest.update(f"{name}{(tensor.dtype, tuple(tensor.shape))}".encode())
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

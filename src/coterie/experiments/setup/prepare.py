@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 from coterie.data import Federation, Partition, Source, from_peers, load, split
+from coterie.data.federation import example
 from coterie.data.own.code import call_for_data
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
+from coterie.inputs import Inputs, answer, arguments, each, named
 from coterie.learning import Augmented, check_module, model_tree, require_precision
 from coterie.models import build, check_shared, find_layer, head_names, output_of
 from coterie.protocol import Algorithm
@@ -74,29 +76,62 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             f"algorithm {experiment.algorithm!r} must be told the true clusters, and partition "
             f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
         )
-    module = _module(experiment, objects, federation, experiment.seed)
-    other_networks = {
-        name: OtherNetwork(peers, _module(experiment, objects, federation, experiment.seed, name))
-        for name, peers in dealt_out(experiment.models, experiment.peers).items()
-    }
+    federation, module, other_networks = _networks(experiment, objects, federation)
     _check_networks(experiment, algorithm, federation, module, other_networks)
     augmented = Augmented.named(experiment.training.augment)
     if augmented is not None:
-        augmented.check(federation.shape)
+        augmented.check(example(federation.x))
     device = _device(experiment.execution.device)
     require_precision(experiment.execution.precision, device)
-    federation = dataclasses.replace(federation, x=federation.x.to(device), y=federation.y.to(device))
+    federation = federation.to(device)
     for network in (module, *(other.module for other in other_networks.values())):
         network.to(device)  # what is frozen computes there; what trains is copied there by its node
     own = None
     if experiment.init == "independent":
-        named = {peer: name for name, other in other_networks.items() for peer in other.peers}
+        tried = example(federation.x)
+        other_of = {peer: name for name, other in other_networks.items() for peer in other.peers}
 
         def own(node: int) -> nn.Module:
             seed = digest(experiment.seed, "own-init", node)
-            return _module(experiment, objects, federation, seed, named.get(node))
+            return _module(experiment, objects, federation, tried, seed, other_of.get(node))
 
     return Prepared(experiment, algorithm, federation, module, topology, own, other_networks)
+
+
+def _networks(
+    experiment: Experiment, objects: Objects, federation: Federation
+) -> tuple[Federation, nn.Module, dict[str, OtherNetwork]]:
+    """The networks, and the data in the numbers that they compute with.
+
+    Whole numbers stay whole where the networks take them, as an embedding does. A single tensor of them, such
+    as pixels, is otherwise given as real numbers.
+    """
+    tried = example(federation.x)
+    if not isinstance(tried, torch.Tensor) or tried.is_floating_point():
+        return federation, *_built(experiment, objects, federation, tried)
+    whole = torch.int64 if tried.dtype == torch.uint8 else tried.dtype
+    try:
+        networks, taken = _built(experiment, objects, federation, tried.to(whole)), whole
+    except ConfigError as error:
+        try:
+            networks, taken = _built(experiment, objects, federation, tried.float()), torch.float32
+        except ConfigError as other:
+            if str(other) == str(error):
+                raise
+            raise ConfigError(f"with whole numbers, {error}; with real numbers, {other}") from error
+    return dataclasses.replace(federation, x=each(lambda x: x.to(taken), federation.x)), *networks
+
+
+def _built(
+    experiment: Experiment, objects: Objects, federation: Federation, tried: Inputs
+) -> tuple[nn.Module, dict[str, OtherNetwork]]:
+    """The network of most peers, and those that only some have."""
+    seed = experiment.seed
+    others = {
+        name: OtherNetwork(peers, _module(experiment, objects, federation, tried, seed, name))
+        for name, peers in dealt_out(experiment.models, experiment.peers).items()
+    }
+    return _module(experiment, objects, federation, tried, seed), others
 
 
 def _check_networks(
@@ -115,8 +150,8 @@ def _check_networks(
     _check_parts(experiment, algorithm, networks)
     layer = algorithm.compared_layer()
     if layer is not None:
-        _check_layer(networks, layer, federation.shape)
-    _check_together(networks, layer, federation.shape, experiment.batchnorm)
+        _check_layer(networks, layer, example(federation.x))
+    _check_together(networks, layer, federation.x, experiment.batchnorm)
 
 
 def _check_parts(
@@ -134,12 +169,12 @@ def _check_parts(
                 )
 
 
-def _check_layer(networks: Mapping[str, nn.Module], layer: str, shape: tuple[int, ...]) -> None:
+def _check_layer(networks: Mapping[str, nn.Module], layer: str, tried: Inputs) -> None:
     """Refuse a layer that some network lacks, or that is not of the same size in all."""
     sizes: dict[str, int] = {}
     for name, network in networks.items():
         try:
-            sizes[name] = find_layer(network, layer, shape).features
+            sizes[name] = find_layer(network, layer, tried).features
         except ConfigError as error:
             raise ConfigError(f"settings.layer with model {name!r}: {error}") from None
     if len(set(sizes.values())) > 1:
@@ -150,9 +185,7 @@ def _check_layer(networks: Mapping[str, nn.Module], layer: str, shape: tuple[int
         )
 
 
-def _check_together(
-    networks: Mapping[str, nn.Module], layer: str | None, shape: tuple[int, ...], batchnorm: str
-) -> None:
+def _check_together(networks: Mapping[str, nn.Module], layer: str | None, x: Inputs, batchnorm: str) -> None:
     """Refuse networks among which a received model could not be evaluated."""
     for (one, a), (other, b) in combinations(networks.items(), 2):
         if batchnorm == "local" and _buffers(a) != _buffers(b):
@@ -160,7 +193,7 @@ def _check_together(
                 "batchnorm 'local' keeps running statistics at home, without which a model of another "
                 f"architecture cannot be evaluated ({one!r}, {other!r} in models); use batchnorm 'average'"
             )
-        if _part(a, layer, shape) == _part(b, layer, shape) and not _same(a, b, layer, shape):
+        if _part(a, layer, x) == _part(b, layer, x) and not _same(a, b, layer, x):
             raise ConfigError(
                 f"models {one!r} and {other!r} have parameters of the same names and shapes but compute "
                 "different outputs, so that nobody could tell which a received model is; rename a layer"
@@ -171,17 +204,19 @@ def _buffers(network: nn.Module) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in network.named_buffers() if value.is_floating_point()}
 
 
-def _part(network: nn.Module, layer: str | None, shape: tuple[int, ...]) -> dict[str, torch.Size]:
+def _part(network: nn.Module, layer: str | None, x: Inputs) -> dict[str, torch.Size]:
     """Names and shapes of what the compared outputs depend on."""
     tree = model_tree(network)
-    names = tree if layer is None else find_layer(network, layer, shape).needs
+    names = tree if layer is None else find_layer(network, layer, example(x)).needs
     return {name: tree[name].shape for name in names}
 
 
-def _same(a: nn.Module, b: nn.Module, layer: str | None, shape: tuple[int, ...]) -> bool:
+def _same(a: nn.Module, b: nn.Module, layer: str | None, x: Inputs) -> bool:
     """Whether both give the same outputs when they have the same parameters."""
     values = {name: value[0] for name, value in model_tree(a).items()}
-    batch = torch.randn(8, *shape, generator=torch.Generator().manual_seed(0))
+    batch = example(x)
+    if isinstance(batch, torch.Tensor) and batch.is_floating_point():
+        batch = torch.randn(8, *batch.shape[1:], generator=torch.Generator().manual_seed(0))
     outputs = []
     for network in (a, b):
         own = {name: value for name, value in values.items() if name in model_tree(network)}
@@ -189,8 +224,7 @@ def _same(a: nn.Module, b: nn.Module, layer: str | None, shape: tuple[int, ...])
         network.eval()
 
         def run(network: nn.Module = network, own: dict[str, torch.Tensor] = own) -> torch.Tensor:
-            logits: torch.Tensor = torch.func.functional_call(network, own, (batch,))
-            return logits
+            return answer(torch.func.functional_call(network, own, *arguments(batch)))
 
         with torch.no_grad():
             outputs.append(run() if layer is None else output_of(network, layer, run))
@@ -311,9 +345,10 @@ def _refuse_to_split(data: Any, experiment: Experiment, partition: Partition | N
 
 def _refuse_nan(data: Federation) -> None:
     """NaN or infinite inputs would only show as a loss that is no number."""
-    if all(math.isfinite(value) for value in data.x.aminmax()):
+    real = [part for part in named(data.x).values() if part.is_floating_point() and part.numel()]
+    if all(math.isfinite(value) for part in real for value in part.aminmax()):
         return
-    bad = ~data.x.flatten(1).isfinite().all(dim=1)
+    bad = torch.stack([~part.reshape(len(part), -1).isfinite().all(dim=1) for part in real]).any(dim=0)
     owners = [part.owner[bad[part.index]] for part in (data.train, data.validation, data.test)]
     peers = torch.cat(owners).unique().tolist()
     whose = f", first those of peer {peers[0]}" if peers else ""
@@ -337,9 +372,14 @@ def call_user_data(reference: str, data_dir: str | None, peers: int, seed: int) 
 
 
 def _module(
-    experiment: Experiment, objects: Objects, federation: Federation, seed: int, other: str | None = None
+    experiment: Experiment,
+    objects: Objects,
+    federation: Federation,
+    tried: Inputs,
+    seed: int,
+    other: str | None = None,
 ) -> nn.Module:
-    """The network of the experiment, or that of the name `other` in its `models`."""
+    """The network of the experiment, or that of the name `other` in its `models`. tried: on these samples."""
     model: Any = other
     if other is None:
         model = experiment.model if objects.model is None else objects.model
@@ -349,7 +389,7 @@ def _module(
                 "init 'independent' needs a model class or name, not a module that already has weights"
             )
         model = _as_factory(model)
-    return build(model, federation.shape, federation.n_classes, seed=seed)
+    return build(model, federation.shape, federation.n_classes, seed=seed, example=tried)
 
 
 def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:
