@@ -8,6 +8,7 @@
     │   └── SealedError      a sealed inbox was asked for something other than its sum or count
     ├── SecureSumError       a secure sum lacks members, or its messages do not fit together
     ├── DivergedError        a loss became NaN or infinite
+    ├── RunFailedError       a run stopped after it had started; what it wrote is intact
     ├── PeerError            a peer cannot start, join or go on
     │   ├── RefusedError     another peer's message, or ours at another peer, was not taken, with the reason
     │   └── UnreachableError another peer gave no answer; whether it took the message is unknown
@@ -50,6 +51,10 @@ class SecureSumError(CoterieError):
 
 class DivergedError(CoterieError):
     """A loss became NaN or infinite; the records up to that round are intact."""
+
+
+class RunFailedError(CoterieError):
+    """A run stopped after it had started; its records are intact."""
 
 
 class PeerError(CoterieError):

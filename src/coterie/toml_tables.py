@@ -54,6 +54,15 @@ def parse(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} is not valid here: its tables or lists are nested too deeply") from None
 
 
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One table of two; where both say something, what is above holds."""
+    result = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
 def validate(schema: type[_Schema], table: Mapping[str, Any], where: str = "") -> _Schema:
     """An instance of the schema made from a table; raises ConfigError, which begins with `where`."""
     refuse_unknown(table, schema, where)

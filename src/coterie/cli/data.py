@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from coterie.cli.options import DATA_FLAGS, Asked, experiment_options
-from coterie.cli.running.folders import first_free
 from coterie.errors import RunFolderError
+from coterie.experiments.runs.naming import first_free
 from coterie.experiments.setup.config import resolve_to_run
 from coterie.reporting.tables import show as show_table
 from coterie.user_code import in_short

@@ -17,7 +17,7 @@ import typer
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import inline_settings, override, with_absolute_paths
 from coterie.registry import parse_call
-from coterie.toml_tables import load_toml
+from coterie.toml_tables import load_toml, merged
 
 
 def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:
@@ -151,12 +151,3 @@ def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         table = table.setdefault(part, {})
     table[path[-1]] = value
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """One table of two; where both say something, what is above holds."""
-    result = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value) if both else value
-    return result

@@ -6,32 +6,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from coterie.errors import (
-    ConfigError,
-    CoterieError,
-    DamagedRunError,
-    DataError,
-    OtherRunError,
-    RunFolderError,
-    RunInUseError,
-    TopologyError,
-    printable,
-)
+from coterie.errors import ConfigError, CoterieError, DataError, RunFolderError, TopologyError, printable
 
 _LONGEST = 20_000  # characters of a message
 _MISTAKES = (ConfigError, DataError, TopologyError, RunFolderError)
-
-
-class RunFailedError(CoterieError):
-    """A run stopped after it had started; its records are intact."""
 
 
 class ReportingGroup(TyperGroup):
@@ -62,27 +45,3 @@ def note(message: str, quiet: bool = False) -> None:
     """Something that the user should know, if it is not empty; never on stdout."""
     if message and not quiet:
         typer.echo(message, err=True)
-
-
-@contextmanager
-def running(folder: Path, command: str) -> Iterator[None]:
-    """Say how to go on when a run stops after it has started, which is when its folder exists."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (folder / "config.toml").exists():
-            raise KeyboardInterrupt(f"go on with: {command}") from None
-        raise
-    except (DamagedRunError, RunInUseError, OtherRunError):
-        raise  # it cannot go on, or it does already, or it is none of ours
-    except RunFolderError as error:
-        if (folder / "config.toml").exists():
-            raise RunFailedError(f"{error}; go on with: {command}") from None
-        raise
-    except OSError as error:
-        if error.errno == errno.EPIPE or not (folder / "config.toml").exists():
-            raise
-        raise RunFailedError(
-            f"cannot write to {error.filename or folder}: {error.strerror}; what was written before is "
-            f"intact; go on with: {command}"
-        ) from None

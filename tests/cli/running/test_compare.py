@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coterie.cli.running import progress
-from coterie.cli.running.compare import split_names
 from coterie.cli.running.demo import ALGORITHMS, conclusion
+from coterie.experiments.cells.comparing import split_names
 
 Command = Callable[..., Any]
 

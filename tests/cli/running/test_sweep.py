@@ -193,7 +193,7 @@ def test_an_interruption_before_the_first_cell_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_plan", interrupt)
+    monkeypatch.setattr(command, "plan_cells", interrupt)
     done = sweep(coterie, small, "--seeds", "2")
     assert done.exit_code == 130
     assert "go on with: coterie" in done.stderr

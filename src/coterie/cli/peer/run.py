@@ -13,8 +13,8 @@ from coterie.cli.interruption import end_with_stdin, ended_like_interrupted, lea
 from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import Display, accuracies
-from coterie.cli.problems import RunFailedError, note
-from coterie.errors import DamagedRunError, RunFolderError
+from coterie.cli.problems import note
+from coterie.errors import DamagedRunError, RunFailedError, RunFolderError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
 from coterie.peer.trust.settings import load_settings
 from coterie.peer.watch.monitoring import running

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from coterie.cli.output import Output, print_json
 from coterie.cli.problems import note
-from coterie.cli.running.folders import CELLS
 from coterie.cli.running.progress import CellProgress
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Scale
 from coterie.experiments.cells.reproducing import Reproducible, chosen
 from coterie.experiments.cells.working_off import CellRunner
+from coterie.experiments.runs.naming import CELLS
 from coterie.learning import cores
 from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.tables import in_bytes, show

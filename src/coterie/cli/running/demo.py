@@ -9,8 +9,8 @@ import typer
 
 from coterie.cli.output import Json, Output, Quiet
 from coterie.cli.problems import note
-from coterie.cli.running import folders
-from coterie.cli.running.compare import Planned
+from coterie.experiments.cells.comparing import Planned
+from coterie.experiments.runs import naming
 from coterie.experiments.setup.config import resolve
 
 THE_FIVE = ("kd-pdfl", "ppdl", "blend-dfl", "dfedpgp", "pfedkd-wcl")
@@ -40,16 +40,15 @@ def demo(
         topology = "star" if name == "pfedkd-wcl" else TABLE["topology"]
         table = {**TABLE, "algorithm": name, "topology": topology}
         plan.append(Planned(name, resolve({**table, "peers": peers, "rounds": rounds})))
-    folder = folders.unused(folders.RUNS / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = naming.unused(naming.RUNS / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
     note(
         f"{peers} peers have some handwritten digits each, in 4 clusters with images turned by 0, 90, 180\n"
         "and 270 degrees. Nobody is told who is in which cluster, except oracle.",
         quiet,
     )
-    runs = simulating.run_plan(plan, folder, quiet)
-    simulating.show_plan(plan, runs, folder, Output(json, quiet, plots=True))
+    done = simulating.compare_and_show(plan, folder, Output(json, quiet, plots=True))
     if not json:
-        typer.echo("\n" + conclusion([run.result() for run in runs]))
+        typer.echo("\n" + conclusion(done.results()))
 
 
 def conclusion(results: list[dict[str, Any]]) -> str:

@@ -11,12 +11,12 @@ import typer
 from coterie.cli.interruption import same_command_goes_on
 from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json
 from coterie.cli.problems import complain, note
-from coterie.cli.running.folders import CELLS
 from coterie.errors import ConfigError
 from coterie.experiments.cells import reproducing
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Scale as ScaleName
 from coterie.experiments.cells.reproducing import Reproducible
+from coterie.experiments.runs.naming import CELLS
 from coterie.experiments.setup.config import require_data_folder
 
 

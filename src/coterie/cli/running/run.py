@@ -10,8 +10,8 @@ import typer
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, NoPlots, Output, Quiet
 from coterie.cli.problems import note
-from coterie.cli.running import folders
 from coterie.errors import RunFolderError
+from coterie.experiments.runs import naming
 from coterie.experiments.setup.config import note_of_validation, resolve_to_run
 
 RunDir = Annotated[
@@ -52,8 +52,8 @@ def run(
         experiment = resolve_to_run(table)
         note(note_of_validation([table]), quiet)
         name = (experiment.algorithm, experiment.data, f"s{experiment.seed}")
-        folder = run_dir or folders.new_folder(*name)
-        folders.refuse_existing(folder, "run")
+        folder = run_dir or naming.new_folder(*name)
+        naming.refuse_existing(folder, "run")
 
     from coterie.cli.running import simulating  # PyTorch
 

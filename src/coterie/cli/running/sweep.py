@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json as json_format
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +12,11 @@ import typer
 from coterie.cli.interruption import same_command_goes_on
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, Quiet
-from coterie.cli.problems import complain
-from coterie.cli.running import folders
-from coterie.cli.running.compare import give_hub_its_star, note_overruled, on_the_same_data
+from coterie.cli.problems import complain, note
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.errors import ConfigError
-from coterie.experiments.cells.cell import Cell
-from coterie.experiments.cells.sweeping import combinations, compared_key, parse_axis, require_distinct
-from coterie.experiments.setup.config import require_data_folder, resolve, with_equal_work
-from coterie.registry import parse_call
+from coterie.experiments.cells.sweeping import compared_key, default_folder, parse_axis, plan_cells
+from coterie.experiments.setup.config import require_data_folder
 
 
 @experiment_options()
@@ -66,13 +61,15 @@ def sweep(
         asked = dataclasses.replace(asked, config=file)
     if target is not None and not 0 < target < 1:
         raise ConfigError(f"--target is an accuracy between 0 and 1, not {target}")
-    cells = _plan(asked, over or [], seeds, quiet)
+    cells = plan_cells(
+        asked.table, [parse_axis(text) for text in over or []], seeds, partial(note, quiet=quiet)
+    )
     if compare is not None:
         compared_key(cells, *compare)  # find out before the runs that nothing can be compared after them
     if not tables_only:  # records are enough for tables
         for cell in cells:
             require_data_folder(cell.experiment)
-    folder = out or _default_folder(cells)
+    folder = out or default_folder(cells)
 
     from coterie.cli.running.cells import report_sweep, work_off  # PyTorch
     from coterie.reporting.measures import different_data
@@ -83,36 +80,3 @@ def sweep(
         complain(unfair)
     if broken or unfair or any(one.unreadable for one in swept):
         raise typer.Exit(1)
-
-
-def _plan(asked: Asked, over: list[str], seeds: int, quiet: bool) -> list[Cell]:
-    """The cells, checked before anything runs."""
-    axes = [parse_axis(text) for text in over]
-    for axis in axes:
-        axis.refuse_unknown_words()
-    if not axes and seeds == 1:
-        raise ConfigError("what to sweep over? Write --over training.lr=0.01,0.1, or --seeds 3")
-    noted: set[str] = set()
-    planned = combinations(axes, seeds, asked.table)
-    for _, table in planned:
-        name = parse_call(str(table.get("algorithm", "local")), "algorithm")[0]
-        if give_hub_its_star(table, name, quiet or name in noted):
-            noted.add(name)
-    tables = on_the_same_data([table for _, table in planned], quiet)
-    cells = [
-        Cell(resolve(with_equal_work(table)), labels)
-        for (labels, _), table in zip(planned, tables, strict=True)
-    ]
-    told: set[str] = set()
-    for cell in cells:
-        if note_overruled(cell.experiment, quiet or cell.experiment.algorithm in told):
-            told.add(cell.experiment.algorithm)
-    require_distinct(cells)
-    return cells
-
-
-def _default_folder(cells: list[Cell]) -> Path:
-    """The same command has the same folder, so that it goes on where it was interrupted."""
-    names = json_format.dumps(sorted(cell.name for cell in cells))
-    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
-    return folders.RUNS / f"sweep-{folders.slug(cells[0].experiment.data)}-{digest}"

@@ -16,11 +16,11 @@ from coterie.catalogue import algorithms
 from coterie.cli.interruption import ended_like_interrupted, undisturbed
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, Quiet, print_json
-from coterie.cli.problems import RunFailedError, note
+from coterie.cli.problems import note
 from coterie.cli.swarm.display import SwarmDisplay, summary
 from coterie.cli.swarm.folders import make_folders
 from coterie.cli.swarm.processes import Process, end_all
-from coterie.errors import ConfigError, RunFolderError
+from coterie.errors import ConfigError, RunFailedError, RunFolderError
 from coterie.experiments.setup.config import note_of_validation, resolve
 from coterie.experiments.setup.schema import Experiment
 from coterie.reporting.tables import show

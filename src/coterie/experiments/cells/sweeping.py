@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from coterie.errors import ConfigError
 from coterie.experiments.cells.cell import Cell
-from coterie.experiments.setup.config import override, refuse_unknown_words
-from coterie.registry import nearest, split_outside_brackets
+from coterie.experiments.cells.comparing import (
+    MakeTable,
+    Say,
+    give_hub_its_star,
+    note_overruled,
+    on_the_same_data,
+)
+from coterie.experiments.runs import naming
+from coterie.experiments.setup.config import override, refuse_unknown_words, resolve, with_equal_work
+from coterie.registry import nearest, parse_call, split_outside_brackets
 
 SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
 
@@ -60,9 +71,6 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-MakeTable = Callable[[str | None], dict[str, Any]]
-
-
 def combinations(
     axes: Sequence[Axis], seeds: int, make_table: MakeTable
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -80,6 +88,45 @@ def combinations(
         first = int(table.get("seed", 0))
         planned += [({**labels, "seed": n}, {**table, "seed": n}) for n in range(first, first + seeds)]
     return planned
+
+
+def plan_cells(make_table: MakeTable, axes: Sequence[Axis], seeds: int, say: Say) -> list[Cell]:
+    """The cells, checked before anything runs; says what was changed."""
+    for axis in axes:
+        axis.refuse_unknown_words()
+    if not axes and seeds == 1:
+        raise ConfigError("what to sweep over? Write --over training.lr=0.01,0.1, or --seeds 3")
+    planned, once = combinations(axes, seeds, make_table), _once(say)
+    for _, table in planned:
+        give_hub_its_star(table, parse_call(str(table.get("algorithm", "local")), "algorithm")[0], once)
+    tables = on_the_same_data([table for _, table in planned], say)
+    cells = [
+        Cell(resolve(with_equal_work(table)), labels)
+        for (labels, _), table in zip(planned, tables, strict=True)
+    ]
+    for cell in cells:
+        note_overruled(cell.experiment, once)
+    require_distinct(cells)
+    return cells
+
+
+def _once(say: Say) -> Say:
+    """The same is not said of many cells."""
+    said: set[str] = set()
+
+    def speak(message: str) -> None:
+        if message not in said:
+            said.add(message)
+            say(message)
+
+    return speak
+
+
+def default_folder(cells: Sequence[Cell]) -> Path:
+    """The same sweep has the same folder, so that it goes on where it was interrupted."""
+    names = json.dumps(sorted(cell.name for cell in cells))
+    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+    return naming.RUNS / f"sweep-{naming.slug(cells[0].experiment.data)}-{digest}"
 
 
 def require_distinct(cells: Sequence[Cell]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 from coterie.data import Federation
@@ -19,7 +20,9 @@ class Dealer:
     Of the catalogue's data only the last are kept: the next run often needs them, and loading gives the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Objects | None = None) -> None:
+        """given: a user's own objects, which all runs have."""
+        self._given = given or Objects()
         self._returned: dict[tuple[str, str | None, int, int], Any] = {}
         self._last: tuple[str, Federation, str] | None = None
 
@@ -27,10 +30,15 @@ class Dealer:
         """The experiment, whose partition is `own` if the data belonged to peers before, and its data."""
         text = deciding(experiment)
         if self._last is None or self._last[0] != text:
-            federation, dealt = deal(experiment, Objects(data=self._own_data(experiment)))
+            federation, dealt = deal(experiment, self._asked(experiment))
             self._last = text, federation, dealt.partition
         _, federation, partition = self._last
-        return experiment.model_copy(update={"partition": partition}), Objects(dealt=federation)
+        return experiment.model_copy(update={"partition": partition}), replace(self._given, dealt=federation)
+
+    def _asked(self, experiment: Experiment) -> Objects:
+        return (
+            replace(self._given, data=self._own_data(experiment)) if self._given.data is None else self._given
+        )
 
     def _own_data(self, experiment: Experiment) -> Any:
         if not is_file_reference(experiment.data):

@@ -1,14 +1,22 @@
-"""Names of run folders. Nothing is made here: a folder appears when its run starts."""
+"""Names of run folders, and how to go on in one. A folder appears when its run starts, not here."""
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
 
-from coterie.errors import RunFolderError
+from coterie.errors import (
+    DamagedRunError,
+    OtherRunError,
+    RunFailedError,
+    RunFolderError,
+    RunInUseError,
+)
 from coterie.user_code import is_file_reference, reference_parts
 
 RUNS = Path("runs")
@@ -46,3 +54,27 @@ def slug(text: str) -> str:
         file, name, arguments = reference_parts(text)
         text = f"{Path(file).stem}-{name}{arguments}"
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "x"
+
+
+@contextmanager
+def going_on(folder: Path, command: str) -> Iterator[None]:
+    """Say how to go on when a run stops after it has started, which is when its folder exists."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / "config.toml").exists():
+            raise KeyboardInterrupt(f"go on with: {command}") from None
+        raise
+    except (DamagedRunError, RunInUseError, OtherRunError):
+        raise  # it cannot go on, or it does already, or it is none of ours
+    except RunFolderError as error:
+        if (folder / "config.toml").exists():
+            raise RunFailedError(f"{error}; go on with: {command}") from None
+        raise
+    except OSError as error:
+        if error.errno == errno.EPIPE or not (folder / "config.toml").exists():
+            raise
+        raise RunFailedError(
+            f"cannot write to {error.filename or folder}: {error.strerror}; what was written before is "
+            f"intact; go on with: {command}"
+        ) from None
