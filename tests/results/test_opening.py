@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def test_a_run_that_had_hardly_begun_says_so(run: coterie.Run, tmp_path: Path) -
         _ = opened.personal_accuracy
 
 
+@dataclasses.dataclass(frozen=True)
 class Halfway(coterie.ModelAlgorithm):  # type: ignore[misc, type-arg]
     """Keeps half of what it trains."""
 
