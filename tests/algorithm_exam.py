@@ -210,10 +210,10 @@ def differs(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def measured(records: list[RoundRecord]) -> dict[str, Tensor]:
     return {
-        f"{record.round}/{point}/{what}": getattr(evaluation, what)
+        f"{record.round}/{point}/{what}": values
         for record in records
         for point, evaluation in record.evaluations.items()
-        for what in ("accuracy", "loss")
+        for what, values in {**evaluation.metrics, "loss": evaluation.loss}.items()
     }
 
 

@@ -71,6 +71,7 @@ LEAVES = Floor(
         Room("models", "the papers' networks and your nn.Module"),
         Room("topology", "graphs from (seed, round), faults"),
         Room("training", "the [training] section"),
+        Room("metric", "what a score is called, and which way is better"),
     ),
 )
 FLOORS = (  # from the ground up

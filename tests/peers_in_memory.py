@@ -52,7 +52,7 @@ def simulated(world: World) -> tuple[Params, dict[str, Tensor], list[RoundRecord
         sealing="quantised",  # as between real peers: nobody learns a sum of one
     )
     records = [simulation.step(evaluate=True) for _ in range(world.rounds)]
-    accuracy = {point: values.accuracy for point, values in records[-1].evaluations.items()}
+    accuracy = {point: values.metrics["accuracy"] for point, values in records[-1].evaluations.items()}
     return simulation.personal(), accuracy, records
 
 

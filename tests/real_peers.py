@@ -248,7 +248,7 @@ def same_as_simulated(table: Mapping[str, Any], peers: Mapping[int, Peer], swarm
         last = swarm.records(number)[-1]
         assert last["round"] == table["rounds"] - 1
         for point, accuracy in last["accuracy"].items():
-            expected = float(history.accuracy(point)[-1][number])
+            expected = float(history.scores("accuracy", point)[-1][number])
             assert accuracy is None if expected != expected else abs(accuracy - expected) < 1e-6
 
 

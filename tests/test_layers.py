@@ -100,7 +100,7 @@ def test_names_say_what_is_inside() -> None:
     ("module", "source"),
     [
         ("coterie.protocol.exchange", "from coterie.learning import losses"),
-        ("coterie.protocol.exchange", "from ..learning.losses import distil"),
+        ("coterie.protocol.exchange", "from ..learning.tasks import distil"),
         ("coterie.protocol.__init__", "from ..algorithms import gossip"),
         ("coterie.learning.train", "import coterie.algorithms.gossip"),
         ("coterie.algorithms.gossip", "def late():\n    from coterie.simulation import engine"),

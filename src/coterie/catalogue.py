@@ -100,6 +100,13 @@ models: Registry[Any] = Registry(
     },
 )
 
+tasks: Registry[Any] = Registry(
+    "task",
+    {
+        "classification": "coterie.learning.tasks:Classification",
+    },
+)
+
 augmentations: Registry[Any] = Registry(
     "augmentation",
     {

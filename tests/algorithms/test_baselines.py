@@ -168,7 +168,7 @@ def test_local_is_gradient_descent_and_silence(simulation: Maker) -> None:
     assert record.traffic == []
     assert int(s.totals.messages_sent.sum()) == 0
     both = record.evaluations
-    assert torch.equal(both["after_local"].accuracy, both["after_mixing"].accuracy)
+    assert torch.equal(*(both[p].metrics["accuracy"] for p in ("after_local", "after_mixing")))
 
 
 @pytest.mark.parametrize("mixing", ["uniform", "metropolis"])
@@ -211,7 +211,7 @@ def test_two_points_of_a_round_are_before_and_after_mixing(simulation: Maker) ->
             loss = (np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]).mean()
             assert float(record.evaluations[point].loss[i]) == pytest.approx(loss, rel=1e-5)
             accuracy = (logits.argmax(1) == y).mean()
-            assert float(record.evaluations[point].accuracy[i]) == pytest.approx(accuracy)
+            assert float(record.evaluations[point].metrics["accuracy"][i]) == pytest.approx(accuracy)
 
 
 @pytest.mark.parametrize("algorithm", [RandomGossip(peers=2), Oracle(peers=2)], ids=["random", "oracle"])

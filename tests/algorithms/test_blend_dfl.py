@@ -16,7 +16,7 @@ from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.parts.distillation import class_weights, kl_from, softened
 from coterie.data import from_peers
 from coterie.errors import ConfigError
-from coterie.learning import Executor, Workers
+from coterie.learning import CLASSIFICATION, Executor, Workers
 from coterie.protocol import Algorithm, Batch, Samples
 from coterie.simulation import Simulation
 from coterie.topology import Graph, Topology, make
@@ -197,7 +197,7 @@ def loss_of(blend: BlendDFL, teacher: Array, student: Array, taught: float = 1.0
     prepared = blend.prepare(state, node)(Samples(y, rows, index, None))
     batch = Batch(y, rows, index, None, torch.zeros(2, 4, 1), prepared=prepared)
     logits = np.take_along_axis(student, index.numpy()[..., None], 1)
-    return blend.loss(torch.tensor(logits), batch).numpy()
+    return blend.loss(CLASSIFICATION, torch.tensor(logits), batch).numpy()
 
 
 def test_the_value_of_the_loss_is_cross_entropy_and_distillation() -> None:

@@ -109,8 +109,8 @@ def test_the_reward_is_the_validation_accuracy_before_training(simulation: Maker
     run = simulation(PPDL(q=0.2), training=Training(epochs=3, lr=0.5))
     record = run.step()
     state, node = run.blocks[0].state, run.blocks[0].node
-    mixed = node.evaluate(node.shown["after_mixing"], "validation").accuracy
-    trained = node.evaluate(state.params, "validation").accuracy
+    mixed = node.evaluate(node.shown["after_mixing"], "validation").metrics["accuracy"]
+    trained = node.evaluate(state.params, "validation").metrics["accuracy"]
     assert not torch.equal(mixed, trained)
     torch.testing.assert_close(state.bandit.pseudo[:, 0, 3], mixed.double())
     torch.testing.assert_close(state.bandit.pseudo[:, 0, 2], (mixed.double() + 0.1).clamp(max=1))
@@ -121,9 +121,9 @@ def test_the_reward_is_the_validation_accuracy_before_training(simulation: Maker
 def test_reward_baseline_subtracts_the_accuracy_before_averaging(simulation: Maker) -> None:
     run = simulation(PPDL(reward_baseline=True))
     state, node = run.blocks[0].state, run.blocks[0].node
-    before = node.evaluate(state.params, "validation").accuracy
+    before = node.evaluate(state.params, "validation").metrics["accuracy"]
     run.step()
-    after = node.evaluate(run.blocks[0].state.params, "validation").accuracy
+    after = node.evaluate(run.blocks[0].state.params, "validation").metrics["accuracy"]
     torch.testing.assert_close(run.blocks[0].state.bandit.pseudo[:, 0, 3], (after - before).double())
 
 

@@ -29,8 +29,8 @@ def test_both_points_are_measured(algorithm: Algorithm[Any], sit: Callable[..., 
     for record in records:
         assert tuple(record.evaluations) == POINTS
         for evaluation in record.evaluations.values():
-            assert evaluation.accuracy.shape == evaluation.loss.shape == (PEERS,)
-            assert bool(((evaluation.accuracy >= 0) & (evaluation.accuracy <= 1)).all())
+            assert evaluation.metrics["accuracy"].shape == evaluation.loss.shape == (PEERS,)
+            assert bool(((evaluation.metrics["accuracy"] >= 0) & (evaluation.metrics["accuracy"] <= 1)).all())
     assert algorithm.facts.measured in POINTS
     assert simulation.step(evaluate=False).evaluations == {}
 

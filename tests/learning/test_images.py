@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coterie.learning import cross_entropy
 from coterie.learning.batched import OneByOne, Vmapped, model_tree, trainable_names
-from coterie.learning.local_steps import cross_entropy
 from coterie.models import build
 from coterie.protocol import Batch
 

@@ -16,7 +16,7 @@ from training_lab import CLASSES, Lab, assert_equal_models, batches_of, dense, p
 from coterie import simulate
 from coterie.errors import ConfigError
 from coterie.learning import ExecutorName, Workers
-from coterie.learning.losses import loss_of
+from coterie.learning.tasks import CLASSIFICATION, loss_of
 from coterie.training import Training
 
 GIVEN = (0.5, 2.0, 1.0)
@@ -53,7 +53,7 @@ def test_training_equals_torch(name: str, executor: ExecutorName, lab: Lab) -> N
     settings = SETTINGS[name]
     module, data = seeded(dense), peers()
     training = Training(epochs=3, batch_size=4, lr=0.1, clip=0.0, **settings)
-    params, _ = lab.coterie(module, executor, data, training, loss=loss_of(training, data))
+    params, _ = lab.coterie(module, executor, data, training, loss=loss_of(CLASSIFICATION, training, data))
     for peer in range(data.peers):
         net = seeded(dense)
         optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -70,7 +70,9 @@ def test_a_batch_without_weight_teaches_nothing(lab: Lab) -> None:
     module, data = seeded(dense), peers((4,))
     only_last = replace(data, y=torch.zeros_like(data.y))
     training = Training(class_weights=(0.0, 1.0, 1.0))
-    params, losses = lab.coterie(module, "stacked", only_last, training, loss=loss_of(training, only_last))
+    params, losses = lab.coterie(
+        module, "stacked", only_last, training, loss=loss_of(CLASSIFICATION, training, only_last)
+    )
     assert_equal_models(params, 0, module)
     assert losses.tolist() == [0.0]
 
@@ -105,4 +107,4 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> No
 def test_nothing_asked_for_is_the_plain_loss() -> None:
     from coterie.learning import cross_entropy as plain
 
-    assert loss_of(Training(), peers()) is plain
+    assert loss_of(CLASSIFICATION, Training(), peers()) == plain

@@ -110,13 +110,13 @@ def test_evaluate_by_hand(
         for row in range(3):
             index = getattr(federation, split).of(row)
             if not len(index):
-                assert bool(scores.accuracy[row].isnan())
+                assert bool(scores.metrics["accuracy"][row].isnan())
                 assert bool(scores.loss[row].isnan())
                 continue
             expected = scores_by_hand(
                 logits_by_hand(params, row, federation.x[index]), federation.y[index].numpy()
             )
-            assert float(scores.accuracy[row]) == pytest.approx(expected[0])
+            assert float(scores.metrics["accuracy"][row]) == pytest.approx(expected[0])
             assert float(scores.loss[row]) == pytest.approx(expected[1], rel=1e-5)
     common = n.evaluate_common(params)
     assert common is not None
@@ -124,7 +124,7 @@ def test_evaluate_by_hand(
     for row in range(3):
         logits = logits_by_hand(params, row, federation.x[federation.common_test])
         expected = scores_by_hand(logits, federation.y[federation.common_test].numpy())
-        assert float(common.accuracy[row]) == pytest.approx(expected[0])
+        assert float(common.metrics["accuracy"][row]) == pytest.approx(expected[0])
 
 
 @pytest.mark.parametrize("executor", ["stacked", "looped"])
@@ -151,7 +151,7 @@ def test_predict_and_evaluate_on_chosen_rows(executor: ExecutorName, workers: Wo
         expected = logits_by_hand(received, message, n.federation.x[index])
         np.testing.assert_allclose(logits[message, : len(index)], expected, rtol=1e-9)
         accuracy, _ = scores_by_hand(expected, n.federation.y[index].numpy())
-        assert float(scores.accuracy[message]) == pytest.approx(accuracy)
+        assert float(scores.metrics["accuracy"][message]) == pytest.approx(accuracy)
 
 
 def test_nobody_has_validation_data(workers: Workers) -> None:

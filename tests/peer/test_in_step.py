@@ -22,7 +22,7 @@ def check(world: World) -> None:
         own = world.peers_by_number[number]
         for leaf, value in own.algorithm.personal(own.state).items():
             torch.testing.assert_close(value[0], expected[leaf][number], rtol=1e-4, atol=1e-5)
-        assert world.reports[number][-1].accuracy == pytest.approx(
+        assert world.reports[number][-1].scores["accuracy"] == pytest.approx(
             {point: float(values[number]) for point, values in accuracy.items()}, abs=1e-6, nan_ok=True
         )
         for report, record in zip(world.reports[number], records, strict=True):

@@ -173,5 +173,5 @@ def test_a_schedule_repeats_itself(tmp_path: Path) -> None:
     ends = []
     for attempt in ("a", "b"):
         world, _ = play(5, tmp_path / attempt)
-        ends.append([(r.round, r.accuracy) for reports in world.reports.values() for r in reports])
+        ends.append([(r.round, r.scores) for reports in world.reports.values() for r in reports])
     assert ends[0] == ends[1]

@@ -36,14 +36,14 @@ def is_picture(path: Path | None) -> bool:
 def test_plots_of_a_comparison(runs: list[Run], tmp_path: Path) -> None:
     labels = [plots.label_of(run) for run in runs]
     assert is_picture(plots.learning_curves(runs, labels, tmp_path / "a.png"))
-    assert is_picture(plots.per_peer_accuracy(runs, labels, tmp_path / "b.png"))
+    assert is_picture(plots.per_peer_scores(runs, labels, tmp_path / "b.png"))
     assert is_picture(plots.who_learned_from_whom(runs, labels, tmp_path / "c.png"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png", "c.png"]
 
 
 def test_plots_of_one_run(runs: list[Run], tmp_path: Path) -> None:
     assert is_picture(plots.learning_curves(runs[1:2], ["d-psgd"], tmp_path / "a.png"))
-    assert is_picture(plots.per_peer_accuracy(runs[1:2], ["d-psgd"], tmp_path / "b.png"))
+    assert is_picture(plots.per_peer_scores(runs[1:2], ["d-psgd"], tmp_path / "b.png"))
     assert is_picture(plots.who_learned_from_whom(runs[1:2], ["d-psgd"], tmp_path / "c.png"))
 
 
@@ -55,7 +55,7 @@ def test_no_map_where_peers_received_nothing_from_each_other(runs: list[Run], tm
 def test_one_round_and_one_peer_can_be_drawn(tmp_path: Path) -> None:
     lonely = small_run("local", partition="iid", peers=1, rounds=1)
     assert is_picture(plots.learning_curves([lonely], ["local"], tmp_path / "a.png"))
-    assert is_picture(plots.per_peer_accuracy([lonely], ["local"], tmp_path / "b.png"))
+    assert is_picture(plots.per_peer_scores([lonely], ["local"], tmp_path / "b.png"))
 
 
 def test_received_models_are_shares_sorted_by_cluster(runs: list[Run]) -> None:

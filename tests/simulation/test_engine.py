@@ -232,9 +232,8 @@ def test_global_accuracy_only_when_asked(simulation: Maker) -> None:
     data = federation()
     data = dataclasses.replace(data, common_test=data.test.index)
     s = simulation("local", federation=data)
-    assert s.step().evaluations["after_local"].global_accuracy is None
-    found = s.step(evaluate_global=True).evaluations["after_local"].global_accuracy
-    assert found is not None
+    assert s.step().evaluations["after_local"].on_common == {}
+    found = s.step(evaluate_global=True).evaluations["after_local"].on_common["accuracy"]
     net = normalised().eval()
     for peer in range(PEERS):
         net.load_state_dict({k: v[peer] for k, v in s.personal().items()}, strict=False)

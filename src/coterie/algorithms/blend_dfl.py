@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -17,7 +18,6 @@ from coterie.algorithms.parts.distillation import (
     softened,
 )
 from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, require_above_zero, require_at_least
-from coterie.learning.local_steps import sample_cross_entropy
 from coterie.protocol import (
     Algorithm,
     Batch,
@@ -29,6 +29,7 @@ from coterie.protocol import (
     Presets,
     Round,
     Samples,
+    Task,
     average,
 )
 
@@ -98,11 +99,12 @@ class BlendDFL(Algorithm[BlendState]):
         return BlendState(params, table, torch.zeros(node.rows))
 
     def round(self, state: BlendState, node: Node) -> Round[BlendState]:
-        mine = node.train(state.params, loss=self.loss, prepare=self.prepare(state, node))
+        mine = node.train(state.params, loss=partial(self.loss, node.task), prepare=self.prepare(state, node))
         node.measure(after_local=mine)
         if node.evaluating:
             before, after = (node.evaluate(params, "common") for params in (state.params, mine))
-            node.record(divergence=after.accuracy - before.accuracy)  # eq. 5
+            main = node.task.metrics[0].name
+            node.record(divergence=after.metrics[main] - before.metrics[main])  # eq. 5
         inbox = yield Exchange(mine)
         mixed = average(mine, inbox)  # eq. 4
         if not self.kd_weight:
@@ -132,7 +134,7 @@ class BlendDFL(Algorithm[BlendState]):
 
         return prepared
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, task: Task, logits: Tensor, batch: Batch) -> Tensor:
         """(rows,) eq. 14 of one batch: the CE of eq. 13 plus lambda times the KD of eq. 7 and 8, in one pass.
 
         Fused are the two terms that depend on the model q. Both are cross-entropies: w_s CE_s of eq. 13, with
@@ -141,7 +143,7 @@ class BlendDFL(Algorithm[BlendState]):
         depend on q: it is `neg_entropy`.
         """
         if not self.kd_weight:
-            return batch.mean(batch.prepared["ce"] * sample_cross_entropy(logits, batch.y))
+            return batch.mean(batch.prepared["ce"] * task.losses(logits, batch.y))
         log_q = torch.stack((logits, logits / self.temperature), 2).log_softmax(-1)
         crossed = (batch.prepared["targets"] * log_q).sum((2, 3))
         return batch.mean(batch.prepared["neg_entropy"] - crossed)

@@ -82,9 +82,9 @@ class PPDL(Algorithm[PPDLState]):
         inbox = yield from pull(mine, arms.links, sealed=True)
         mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
         node.measure(after_mixing=mixed)
-        reward = node.evaluate(mixed, "validation").accuracy
+        reward = node.task.reward(node.evaluate(mixed, "validation"))
         if self.reward_baseline:
-            reward = reward - node.evaluate(state.params, "validation").accuracy
+            reward = reward - node.task.reward(node.evaluate(state.params, "validation"))
         bandit = state.bandit.update(arms, reward, self.q_in(node.round), inbox.count == arms.size)
         trained = node.train(mixed)
         return PPDLState(trained, state.best.seen(trained, node), bandit)

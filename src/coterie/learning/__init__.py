@@ -10,16 +10,19 @@ from coterie.learning.executor import (
     keep_freed_memory,
     pinned_threads,
 )
-from coterie.learning.local_steps import LocalWork, cross_entropy
+from coterie.learning.local_steps import LocalWork
 from coterie.learning.node import LearningNode
 from coterie.learning.precision import Precision, require_precision
+from coterie.learning.tasks import CLASSIFICATION, Classification, cross_entropy
 from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Rate, Update
 from coterie.models import model_tree
 
 __all__ = [
+    "CLASSIFICATION",
     "SGD",
     "Adam",
     "Augmented",
+    "Classification",
     "Executor",
     "ExecutorName",
     "Gradients",

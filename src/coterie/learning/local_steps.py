@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.functional import pad
 
 from coterie.data import Federation
@@ -108,16 +107,6 @@ def _changed(training: Training, **changes: Any) -> Training:
     if changes.get("momentum") == 0:
         changes["nesterov"] = False
     return Training(**{**vars(training), **changes})
-
-
-def sample_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """(rows, batch) cross-entropy of each sample."""
-    return functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-
-
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """(rows,) mean cross-entropy of each row's batch."""
-    return batch.mean(sample_cross_entropy(logits, batch.y))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from coterie.data import Federation, Split
 from coterie.errors import ContractError, DivergedError
 from coterie.learning.executor import Executor, Visit
-from coterie.learning.local_steps import LocalWork, local_steps, sample_cross_entropy
-from coterie.learning.losses import loss_of
+from coterie.learning.local_steps import LocalWork, local_steps
+from coterie.learning.tasks import CLASSIFICATION, Classification, loss_of
 from coterie.models import Parts, model_tree
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params
@@ -48,6 +48,7 @@ class LearningNode:
     own_module: Callable[[int], nn.Module] | None = None  # node id -> its own initial model
     other_executors: Sequence[Executor] = ()  # of the architectures that other nodes have
     shared: str = ""  # patterns of what travels; empty: whatever the algorithm sends
+    task: Classification = CLASSIFICATION
 
     round: int = -1
     evaluating: bool = False
@@ -58,7 +59,7 @@ class LearningNode:
     train_loss: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __post_init__(self) -> None:
-        self.loss = loss_of(self.training, self.federation)
+        self.loss = loss_of(self.task, self.training, self.federation)
         parts, parameters = Parts.of(self.module, self.shared), dict(self.module.named_parameters())
         self.body, self.head, self.at_home = parts.body, parts.head, parts.at_home
         self.buffers = tuple(name for name in (*self.body, *self.head) if name not in parameters)
@@ -166,7 +167,9 @@ class LearningNode:
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
         if split == "common":
             unknown = torch.full((len(next(iter(params.values()))),), float("nan"))
-            return self.evaluate_common(params) or Scores(unknown, unknown)
+            return self.evaluate_common(params) or Scores(
+                {metric.name: unknown for metric in self.task.metrics}, unknown
+            )
         part, rows, executor = self._split(split), self._all_rows(rows), self._executor_of(params)
         return self._score(len(rows), lambda see: executor.visit(params, self.federation, part, rows, see))
 
@@ -253,17 +256,21 @@ class LearningNode:
         return torch.arange(self.rows) if rows is None else rows
 
     def _score(self, rows: int, visit_all: Callable[[Callable[[Visit], None]], None]) -> Scores:
-        right, loss, count = torch.zeros(rows), torch.zeros(rows), torch.zeros(rows)
+        task = self.task
+        measures = {metric.name: metric.of_samples for metric in task.metrics}
+        totals = {name: torch.zeros(rows) for name in measures}
+        loss, count = torch.zeros(rows), torch.zeros(rows)
 
         def see(visit: Visit) -> None:
-            correct = (visit.outputs.argmax(-1) == visit.y).cpu() * visit.present
-            entropy = sample_cross_entropy(visit.outputs, visit.y).cpu() * visit.present
-            right[visit.rows] += correct.sum(1)
-            loss[visit.rows] += entropy.sum(1)
+            for name, of_samples in measures.items():
+                values = of_samples(visit.outputs, visit.y).cpu() * visit.present
+                totals[name][visit.rows] += values.sum(1)
+            losses = task.losses(visit.outputs, visit.y).cpu() * visit.present
+            loss[visit.rows] += losses.sum(1)
             count[visit.rows] += visit.present.sum(1)
 
         visit_all(see)
-        return Scores(right / count, loss / count)  # 0 / 0 is NaN: no data
+        return Scores({name: total / count for name, total in totals.items()}, loss / count)  # NaN: no data
 
     def _check_finite(self, losses: Tensor) -> None:
         bad = losses.isinf()

@@ -28,7 +28,7 @@ from coterie.peer.exchange.sealing import Sealing, Sign, Verify
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Body, Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
-from coterie.peer.turn import Turn, Work, in_thread
+from coterie.peer.turn import Measured, Turn, Work, in_thread
 from coterie.protocol import Algorithm
 from coterie.topology import Topology
 
@@ -55,7 +55,7 @@ class RoundReport:
     round: int
     seconds: float
     train_loss: float
-    accuracy: Mapping[str, float]  # by point of the round; empty if it was not measured
+    scores: Measured  # no points of the round if it was not measured
     diagnostics: Mapping[str, Tensor]
     gradient_steps: int = 0  # mini-batches of local work
     samples_seen: int = 0  # in these mini-batches
@@ -311,7 +311,7 @@ class Peer:
         skipped = turn.round - self.journal.round
         if bool(self.node.online[0]):
             self.state = self._finite(await turn.play(self.state), turn)
-        accuracy = await turn.accuracy(self.state)
+        scores = await turn.scores(self.state)
         self.journal.commit(self.state, turn.round + 1, turn.conserved, self.doubts.open)
         self.holdings.committed(turn.conserved)
         self.metrics.rounds += 1
@@ -319,9 +319,9 @@ class Peer:
         if turn.late and self.in_step:  # others did not wait for us
             self._catch_up()
         seconds = asyncio.get_running_loop().time() - started
-        self._note(turn, seconds, accuracy)
+        self._note(turn, seconds, scores)
         if self.observer is not None:
-            self.observer(self._reported(turn.round, seconds, accuracy, skipped))
+            self.observer(self._reported(turn.round, seconds, scores, skipped))
 
     def _finite(self, state: Any, turn: Turn) -> Any:
         """The new state, unless its model is ruined: then the committed one stays what it is."""
@@ -338,23 +338,22 @@ class Peer:
         member = self.roster().get(number)
         return str(number) if member is None else member.name
 
-    def _reported(
-        self, round: int, seconds: float, accuracy: Mapping[str, float], skipped: int
-    ) -> RoundReport:
+    def _reported(self, round: int, seconds: float, scores: Measured, skipped: int) -> RoundReport:
         node = self.node
         steps, samples = int(node.work.gradient_steps[0]), int(node.work.samples_seen[0])
         loss = float(node.train_loss[0])
-        return RoundReport(round, seconds, loss, accuracy, dict(node.recorded), steps, samples, skipped)
+        return RoundReport(round, seconds, loss, scores, dict(node.recorded), steps, samples, skipped)
 
     def _turn(self, round: int) -> Turn:
         self._begin_node(round)
         repeated = self.journal.begun() == round
         return Turn(round, self.algorithm, self.node, self.post, self.work, repeated)
 
-    def _note(self, turn: Turn, seconds: float, accuracy: Mapping[str, float]) -> None:
+    def _note(self, turn: Turn, seconds: float, scores: Measured) -> None:
         """For whoever looks on: learned weights, or else equal ones for those whose payloads were used."""
         self.metrics.seconds.append(seconds)
-        self.metrics.accuracy.update(accuracy)
+        for name, by_point in scores.items():
+            self.metrics.scores.setdefault(name, {}).update(by_point)
         learned = self.algorithm.collaboration(self.state)
         if learned is not None:
             self.metrics.learned = {n: float(w) for n, w in enumerate(learned[0]) if n != self.number}

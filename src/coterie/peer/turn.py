@@ -19,6 +19,9 @@ from coterie.protocol import Algorithm, Exchange, Inbox
 Work: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs something that takes long without stopping the event loop."""
 
+Measured: TypeAlias = dict[str, dict[str, float]]
+"""By the names of the task's metrics, the main one first, and by point of the round."""
+
 POINTS = ("after_local", "after_mixing")
 _MOST_EXCHANGES = 1_000_000
 
@@ -69,16 +72,18 @@ class Turn:
             self.conserved += [item.parcel for item in done.delivered]
         return done.inbox
 
-    async def accuracy(self, state: Any) -> dict[str, float]:
-        """On the peer's own test data at both points of the round; empty if this round is not measured."""
+    async def scores(self, state: Any) -> Measured:
+        """On the peer's own test data at both points of the round; no points if it is not measured."""
         if not self.node.evaluating or not int(self.node.federation.test.sizes[0]):
-            return {}
-        measured: dict[str, float] = await self.work(partial(self._measured, state))
+            return {metric.name: {} for metric in self.node.task.metrics}
+        measured: Measured = await self.work(partial(self._measured, state))
         return measured
 
-    def _measured(self, state: Any) -> dict[str, float]:
+    def _measured(self, state: Any) -> Measured:
         shown = {point: self.node.shown.get(point) or self.algorithm.personal(state) for point in POINTS}
-        return {point: float(self.node.evaluate(params).accuracy[0]) for point, params in shown.items()}
+        scores = {point: self.node.evaluate(params).metrics for point, params in shown.items()}
+        names = [metric.name for metric in self.node.task.metrics]
+        return {name: {point: float(found[name][0]) for point, found in scores.items()} for name in names}
 
     def _tidy(self) -> None:
         """The inboxes are no longer needed, nor are the files that they were read from."""

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from torch import Tensor
 
 from coterie.inputs import Inputs
-from coterie.protocol.trees import Params
+from coterie.metric import Metric
+from coterie.protocol.trees import Params, mean_per_row
 from coterie.randomness import Stream
 from coterie.topology import Graph
 
@@ -28,9 +29,7 @@ class Samples:
 
     def mean(self, values: Tensor) -> Tensor:
         """(rows,) mean of a value per sample, without the padding."""
-        if self.present is None:
-            return values.mean(dim=1)
-        return (values * self.present).sum(dim=1) / self.present.sum(dim=1)
+        return mean_per_row(values, self.present)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ measurement: a copy that is measured and dropped; as everyone is measured, rows 
 """
 
 Loss = Callable[[Tensor, Batch], Tensor]
-"""logits (rows, batch, classes) and the batch -> one value per row, (rows,)."""
+"""outputs (rows, batch, outputs) and the batch -> one value per row, (rows,)."""
 
 Prepare = Callable[[Samples], Params]
 """What a loss needs to know of samples besides the model's outputs, such as weights or a teacher's outputs:
@@ -63,8 +62,40 @@ its own, since many small operations in every step cost as much as training a sm
 class Scores:
     """How well each row's model does on some data; NaN for rows without data."""
 
-    accuracy: Tensor  # (rows,)
-    loss: Tensor  # (rows,) mean cross-entropy
+    metrics: dict[str, Tensor]  # (rows,) by the names of the task's metrics
+    loss: Tensor  # (rows,) mean loss of a sample
+
+
+class Task(Protocol):
+    """What learning means: what outputs say, what is lost when they are wrong, and how they are scored.
+
+    Outputs of models are (rows, batch, outputs).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """At least one; the first is the main one."""
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(rows, batch) loss of each sample."""
+
+    def softened(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
+        """What a model says at a temperature, as `divergence` takes it."""
+
+    def divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """(rows, batch) how far a student is from its teacher; both as `softened` gives them.
+
+        Without the customary factor temperature^2, which the caller applies where its paper does.
+        """
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """(rows, batch, numbers) what two models are compared by, with squared distances."""
+
+    def reward(self, scores: Scores) -> Tensor:
+        """(rows,) from 0 to 1, the higher the better."""
 
 
 class Node(Protocol):
@@ -120,11 +151,15 @@ class Node(Protocol):
 
     @property
     def loss(self) -> Loss:
-        """The experiment's own: cross-entropy, with its class weights and label smoothing."""
+        """The experiment's own: that of the task, with its class weights and label smoothing."""
 
     @property
     def buffers(self) -> tuple[str, ...]:
         """Names of what no gradient changes: BatchNorm's running statistics."""
+
+    @property
+    def task(self) -> Task:
+        """What outputs mean, and how they are scored."""
 
     @property
     def n_samples(self) -> Tensor:
@@ -187,7 +222,7 @@ class Node(Protocol):
         """
 
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
-        """Accuracy and loss of each row's model on its own data.
+        """The task's metrics and the loss of each row's model on its own data.
 
         split: also "common", the test set for all where there is one (else NaN), for diagnostics only.
         """

@@ -117,6 +117,13 @@ def per_row(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (like.dim() - 1))
 
 
+def mean_per_row(values: Tensor, present: Tensor | None = None) -> Tensor:
+    """(rows,) mean over what is present, 1 or 0 each; None: all of it."""
+    if present is None:
+        return values.mean(dim=1)
+    return (values * present).sum(dim=1) / present.sum(dim=1)
+
+
 def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 

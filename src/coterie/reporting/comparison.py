@@ -15,22 +15,23 @@ from coterie.errors import RunFolderError
 from coterie.experiments.cells.cell import Cell, breakage
 from coterie.experiments.cells.sweeping import compared_key, parse_value
 from coterie.files import write_atomically
+from coterie.metric import Metric
 from coterie.reporting.intervals import Interval, interval
 from coterie.reporting.measures import Record, measure, read_record
 from coterie.reporting.work import said_above, steps_of, unequal
 
 Lines = list[dict[str, Any]]
-METRICS = {  # column of the tidy table -> metric
-    "personal_accuracy": "personal",
-    "personal_accuracy_after_local": "personal-after-local",
-    "personal_accuracy_after_mixing": "personal-after-mixing",
+MEASURES = {  # column of the tidy table, for the run's main metric -> measure
+    "personal_{}": "personal",
+    "personal_{}_after_local": "personal-after-local",
+    "personal_{}_after_mixing": "personal-after-mixing",
     "spread_over_peers": "personal-spread",
     "worst_decile": "worst-decile",
-    "global_accuracy": "global",
+    "global_{}": "global",
     "own_cluster_share": "own-cluster-share",
 }
 _OF_A_LINE = {"algorithm", "mean", "std", "low", "high", "seeds", "steps_per_peer"}
-SUMMARISED = ("personal_accuracy", "worst_decile", "global_accuracy")
+_SUMMARISED = ("personal_{}", "worst_decile", "global_{}")
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ def tidy(swept: Sequence[Swept]) -> Lines:
     lines = []
     for one in swept:
         result: Mapping[str, Any] = one.record.result if one.record else {}
+        metric = main_metric([one, *swept])
         numbers = {
-            column: None if one.record is None else measure(one.record, metric)
-            for column, metric in METRICS.items()
+            column.format(metric.name): None if one.record is None else measure(one.record, wanted)
+            for column, wanted in MEASURES.items()
         }
         work = {"work": result.get("work"), "gradient_steps_per_peer": steps_of(result)}
         work["samples_seen_per_peer"] = (result.get("samples_seen_per_peer") or {}).get("mean")
@@ -70,6 +72,16 @@ def tidy(swept: Sequence[Swept]) -> Lines:
         status = {"status": one.error or "finished", "folder": one.cell.name}
         lines.append({**one.cell.labels, **numbers, **work, **more, **status})
     return lines
+
+
+def main_metric(swept: Sequence[Swept]) -> Metric:
+    """That of the first run that is finished."""
+    return next((one.record.metric for one in swept if one.record is not None), Metric.of({}))
+
+
+def in_percent(swept: Sequence[Swept]) -> bool:
+    """Whether the main metric of all runs is read in percent."""
+    return all(one.record.metric.percent for one in swept if one.record is not None)
 
 
 def summary(swept: Sequence[Swept]) -> Lines:
@@ -80,8 +92,8 @@ def summary(swept: Sequence[Swept]) -> Lines:
         chosen = [table[number] for number in members]
         steps = interval([taken for line in chosen if (taken := line["gradient_steps_per_peer"]) is not None])
         taken = {"steps_per_peer": steps.mean if steps else None}
-        for column in SUMMARISED:
-            found = interval([line[column] for line in chosen if line[column] is not None])
+        for column in _summarised([swept[number] for number in members]):
+            found = interval([line[column] for line in chosen if line.get(column) is not None])
             if found is not None:
                 lines.append({**dict(labels), "metric": column, **_columns(found), **taken})
     return lines
@@ -116,7 +128,7 @@ def _is_local(line: dict[str, Any]) -> bool:
 
 
 def to_target(swept: Sequence[Swept], target: float) -> Lines:
-    """Rounds and bytes per peer until the mean personal accuracy reaches the target (as a fraction)."""
+    """Rounds and bytes per peer until the mean of the main metric is as good as the target."""
     lines = []
     for labels, members in _without_seed(swept).items():
         records = [record for number in members if (record := swept[number].record) is not None]
@@ -150,10 +162,11 @@ def compare(swept: Sequence[Swept], first: str, second: str) -> Lines:
             pairs.setdefault(others, {}).setdefault(one.cell.labels["seed"], {})[value] = number
     lines = []
     for others, by_seed in pairs.items():
-        for column in SUMMARISED:
+        members = [swept[number] for pair in by_seed.values() for number in pair.values()]
+        for column in _summarised(members):
             differences = []
             for pair in by_seed.values():
-                a, b = (table[pair[name]][column] for name in (first, second))
+                a, b = (table[pair[name]].get(column) for name in (first, second))
                 if a is not None and b is not None:
                     differences.append(a - b)
             found = interval(differences)
@@ -162,6 +175,11 @@ def compare(swept: Sequence[Swept], first: str, second: str) -> Lines:
                     {**dict(others), "difference": f"{first} - {second}", "metric": column, **_columns(found)}
                 )
     return lines
+
+
+def _summarised(swept: Sequence[Swept]) -> list[str]:
+    """The columns that are summed up, for the main metric of these runs."""
+    return [column.format(main_metric(swept).name) for column in _SUMMARISED]
 
 
 def _without_seed(swept: Sequence[Swept]) -> dict[tuple[tuple[str, Any], ...], list[int]]:

@@ -20,23 +20,24 @@ from coterie.errors import RunFolderError
 from coterie.experiments.cells.cell import FACTS, Cell, breakage, is_finished
 from coterie.experiments.cells.paper_schema import NUMBERS, check_metric
 from coterie.experiments.cells.sweeping import SAME_DATA
+from coterie.metric import Metric
 
 Array = NDArray[np.float64]
 _NEEDED = {  # entries of the JSON files, columns of the CSV files
-    "result.json": ("point", "peers", "seconds", "personal_accuracy"),
+    "result.json": ("point", "peers", "seconds"),
     FACTS: ("clusters", "majority_floor", "majority_floor_global", "shares"),
     "metrics.csv": ("round", "peer"),
     "rounds.csv": ("round", "bytes", "hub_bytes"),
 }
 _NOTHING: tuple[list[int], Array] = ([], np.zeros((0, 1)))
-_DISTRIBUTIONS = {  # metric -> (entry of the result, which statistic)
-    "personal": ("personal_accuracy", "mean"),
-    "personal-after-local": ("personal_accuracy_after_local", "mean"),
-    "personal-after-mixing": ("personal_accuracy_after_mixing", "mean"),
-    "personal-spread": ("personal_accuracy", "std"),
-    "worst-decile": ("personal_accuracy", "worst_decile"),
-    "global": ("global_accuracy", "mean"),
-    "global-spread": ("global_accuracy", "std"),
+_DISTRIBUTIONS = {  # measure -> (entry of the result, for its main metric; which statistic)
+    "personal": ("personal_{}", "mean"),
+    "personal-after-local": ("personal_{}_after_local", "mean"),
+    "personal-after-mixing": ("personal_{}_after_mixing", "mean"),
+    "personal-spread": ("personal_{}", "std"),
+    "worst-decile": ("personal_{}", "worst_decile"),
+    "global": ("global_{}", "mean"),
+    "global-spread": ("global_{}", "std"),
 }
 
 
@@ -47,6 +48,11 @@ class Record:
     folder: Path
     result: dict[str, Any]
     facts: dict[str, Any]
+
+    @property
+    def metric(self) -> Metric:
+        """The main one."""
+        return Metric.of(self.result)
 
     @functools.cached_property
     def _metrics(self) -> dict[str, tuple[list[int], Array]]:
@@ -101,7 +107,8 @@ class Record:
         if metric == "train-loss":
             return self._metrics.get("train_loss", _NOTHING)
         column, _, point = metric.partition("-")
-        name = {"personal": "accuracy", "global": "global_accuracy", "loss": "loss"}[column]
+        main = self.metric.name
+        name = {"personal": main, "global": f"global_{main}", "loss": "loss"}[column]
         point = point.replace("-", "_") or str(self.result["point"])
         return self._metrics.get(f"{name}_{point}", _NOTHING)
 
@@ -115,7 +122,7 @@ class Record:
         if not pairs:
             return _NOTHING
         now, then = map(list, zip(*pairs, strict=True))
-        return [rounds[n] for n in now], local[now] - mixed[then]
+        return [rounds[n] for n in now], self.metric.gain(local[now], mixed[then])
 
     def bytes_until(self, round: int) -> float:
         """Bytes sent per peer in the first so many rounds."""
@@ -145,13 +152,19 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     with _reading(folder, name):
         entries = json.loads((folder / name).read_text(encoding="utf-8"))
         _require(name, entries if isinstance(entries, dict) else ())
+        if name == "result.json":
+            _require_key(f"personal_{Metric.of(entries).name}", entries)
     return dict(entries)
 
 
 def _require(name: str, present: Collection[str]) -> None:
-    lacking = [key for key in _NEEDED[name] if key not in present]
-    if lacking:
-        raise ValueError(f"it has no {lacking[0]!r}")
+    for key in _NEEDED[name]:
+        _require_key(key, present)
+
+
+def _require_key(key: str, present: Collection[str]) -> None:
+    if key not in present:
+        raise ValueError(f"it has no {key!r}")
 
 
 @contextlib.contextmanager
@@ -166,14 +179,14 @@ def _reading(folder: Path, name: str = "") -> Iterator[None]:
 
 
 def measure(record: Record, metric: str, target: float | None = None) -> float | None:
-    """One number of a cell, accuracies as fractions; None if it was not measured or not reached.
+    """One number of a cell, shares as fractions; None if it was not measured or not reached.
 
-    target: the accuracy for rounds-to-target and bytes-to-target, as a fraction.
+    target: of the main metric for rounds-to-target and bytes-to-target, a share as a fraction.
     """
     check_metric(metric)
     if metric in _DISTRIBUTIONS:
         entry, statistic = _DISTRIBUTIONS[metric]
-        value = record.result.get(entry)
+        value = record.result.get(entry.format(record.metric.name))
         return None if value is None else float(value[statistic])
     if metric.startswith("cluster-"):
         return _of_clusters(record, metric.removeprefix("cluster-"))
@@ -187,10 +200,10 @@ def measure(record: Record, metric: str, target: float | None = None) -> float |
         return _to_target(record, metric, target)
     if metric == "divergence":
         return _late_mean(record.curve(metric)[1])
-    column = "accuracy" if metric.startswith("personal") else "global_accuracy"
+    column = record.metric.name if metric.startswith("personal") else f"global_{record.metric.name}"
     local, mixed = (record.last(f"{column}_{point}") for point in ("after_local", "after_mixing"))
     if metric.endswith("-mixing-gain"):
-        return None if local is None or mixed is None else mixed - local
+        return None if local is None or mixed is None else float(record.metric.gain(mixed, local))
     return local if metric.endswith("-after-local") else mixed
 
 
@@ -234,8 +247,9 @@ def is_percentage(metric: str) -> bool:
 
 
 def _of_clusters(record: Record, which: str) -> float | None:
-    accuracies = [math.nan if v is None else v for v in record.result["personal_accuracy"]["per_peer"]]
-    return _cluster_value(accuracies, record.facts["clusters"], which)
+    per_peer = record.result[f"personal_{record.metric.name}"]["per_peer"]
+    values = [math.nan if value is None else value for value in per_peer]
+    return _cluster_value(values, record.facts["clusters"], which)
 
 
 def _cluster_value(values: list[float], clusters: list[int] | None, which: str) -> float | None:
@@ -252,8 +266,8 @@ def _cluster_value(values: list[float], clusters: list[int] | None, which: str) 
 def _to_target(record: Record, metric: str, target: float | None) -> float | None:
     if target is None:
         return None
-    rounds, accuracy = record.curve("personal")
-    reached = np.flatnonzero(accuracy >= target)
+    rounds, means = record.curve("personal")
+    reached = np.flatnonzero(record.metric.gain(means, target) >= 0)
     if not len(reached):
         return None
     first = rounds[int(reached[0])]
@@ -261,7 +275,7 @@ def _to_target(record: Record, metric: str, target: float | None) -> float | Non
 
 
 def _late_mean(values: Array) -> float | None:
-    """Over the last tenth of the rounds: the difference of two accuracies jumps from round to round."""
+    """Over the last tenth of the rounds: the difference of two scores jumps from round to round."""
     return float(values[-math.ceil(len(values) / 10) :].mean()) if len(values) else None
 
 

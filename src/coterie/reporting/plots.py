@@ -1,4 +1,4 @@
-"""Plots of finished runs as PNG files: learning curves, every peer's accuracy, who learned from whom."""
+"""Plots of finished runs as PNG files: learning curves, every peer's score, who learned from whom."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.experiments.runs.running import Run
+from coterie.metric import Metric
 from coterie.protocol import Point
 from coterie.reporting.drawing import COLOURS, GREY, colour_of, line_style, new_figure, plain, save
 from coterie.reporting.tables import label_of as label_of_result
@@ -29,30 +30,30 @@ def label_of(run: Run) -> str:
 
 
 def learning_curves(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
-    """Mean personal accuracy by round, at both points, with the spread over peers."""
+    """Mean of the main metric by round, at both points, with the spread over peers."""
     if len(runs) == 1:
         figure = new_figure(7.0, 4.2)
         axes = figure.subplots()
         _curve_with_band(axes, runs[0], COLOURS[0], labels[0])
-        axes.set_title(f"{labels[0]}: personal accuracy of {runs[0].peers} peers")
+        axes.set_title(f"{labels[0]}: personal {runs[0].metric.title} of {runs[0].peers} peers")
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-        _name_axes(axes)
+        _name_axes(axes, runs[0].metric)
         return save(figure, path)
-    columns = min(4, len(runs))
+    columns, title = min(4, len(runs)), runs[0].metric.title
     rows = math.ceil(len(runs) / columns)
     figure = new_figure(10.5, 4.0 + 2.3 * rows)
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[4.0, *[2.3] * rows])
     together = figure.add_subplot(grid[0, :])
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
         _mean_curve(together, run, number, label)
-    together.set_title(f"Personal accuracy, mean of {runs[0].peers} peers, each at its own point")
+    together.set_title(f"Personal {title}, mean of {runs[0].peers} peers, each at its own point")
     together.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    _name_axes(together)
+    _name_axes(together, runs[0].metric)
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
         axes = figure.add_subplot(grid[1 + number // columns, number % columns], sharey=together)
         _curve_with_band(axes, run, colour_of(number), label)
         axes.set_title(label, fontsize=9)
-        _small(axes, number, columns, len(runs), "round", "accuracy")
+        _small(axes, number, columns, len(runs), "round", title)
     figure.supxlabel(
         "below: mean at its own point (solid) and at the other point (dashed); "
         "band: worst to best tenth of the peers at its own point",
@@ -61,8 +62,8 @@ def learning_curves(runs: Sequence[Run], labels: Sequence[str], path: Path) -> P
     return save(figure, path)
 
 
-def per_peer_accuracy(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
-    """Every peer's accuracy; against Local where it was run, so that one sees who gained and who was hurt."""
+def per_peer_scores(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
+    """Every peer's score; against Local where it was run, so that one sees who gained and who was hurt."""
     local = next((run for run in runs if run.experiment.algorithm == "local"), None)
     shown = [(run, label) for run, label in zip(runs, labels, strict=True) if run is not local]
     if local is None or not shown:
@@ -71,15 +72,15 @@ def per_peer_accuracy(runs: Sequence[Run], labels: Sequence[str], path: Path) ->
     rows = math.ceil(len(shown) / columns)
     figure = new_figure(max(5.5, 3.6 * columns), 0.9 + 2.6 * rows)
     everyone = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    reference = _array(local.personal_accuracy)
+    reference = _array(local.personal_scores)
     order = np.argsort(reference, kind="stable")
     for number, axes in enumerate(everyone.flat):
         if number >= len(shown):
             axes.set_visible(False)
             continue
         run, label = shown[number]
-        _against_local(axes, _array(run.personal_accuracy)[order], reference[order], label)
-        _small(axes, number, columns, len(shown), "peers, sorted by Local", "accuracy")
+        _against_local(axes, _array(run.personal_scores)[order], reference[order], label, run.metric)
+        _small(axes, number, columns, len(shown), "peers, sorted by Local", local.metric.title)
     handles, names = everyone[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return save(figure, path)
@@ -115,7 +116,7 @@ def who_learned_from_whom(runs: Sequence[Run], labels: Sequence[str], path: Path
 def _curve_with_band(axes: Axes, run: Run, colour: Any, label: str) -> None:
     rounds = run.history.rounds
     other: Point = "after_mixing" if run.point == "after_local" else "after_local"
-    own = _array(run.accuracy_over_time())
+    own = _array(run.scores_over_time())
     worst, best = _deciles(own)
     axes.fill_between(
         rounds, worst, best, color=colour, alpha=0.18, lw=0, label="worst to best tenth of peers"
@@ -124,14 +125,14 @@ def _curve_with_band(axes: Axes, run: Run, colour: Any, label: str) -> None:
     axes.plot(
         rounds, np.nanmean(own, 1), color=colour, marker=marker, label=f"mean {POINT_NAMES[run.point]} *"
     )
-    dashed = np.nanmean(_array(run.accuracy_over_time(other)), 1)
+    dashed = np.nanmean(_array(run.scores_over_time(point=other)), 1)
     axes.plot(
         rounds, dashed, color=colour, ls="--", lw=1.2, marker=marker, label=f"mean {POINT_NAMES[other]}"
     )
 
 
 def _mean_curve(axes: Axes, run: Run, number: int, label: str) -> None:
-    means = np.nanmean(_array(run.accuracy_over_time()), 1)
+    means = np.nanmean(_array(run.scores_over_time()), 1)
     rounds = run.history.rounds
     # Markers in different places, so that curves which coincide are still seen.
     step = max(1, len(rounds) // 8)
@@ -147,34 +148,36 @@ def _deciles(values: Array) -> tuple[Array, Array]:
     return ordered[:, :tenth].mean(1), ordered[:, -tenth:].mean(1)
 
 
-def _against_local(axes: Axes, mine: Array, local: Array, label: str) -> None:
+def _against_local(axes: Axes, mine: Array, local: Array, label: str, metric: Metric) -> None:
     place = np.arange(len(mine))
     size = max(4.0, min(28.0, 900 / len(mine)))
     axes.step(place, local, where="mid", color=GREY, lw=1.2, label="Local")
+    gained = metric.gain(mine, local)
+    sides = ("above", "below") if metric.higher_is_better else ("below", "above")
     for better, colour, marker, name in (
-        (mine >= local, GAINED, "o", "peer at or above its Local accuracy"),
-        (mine < local, LOST, "v", "peer below its Local accuracy"),
+        (gained >= 0, GAINED, "o", f"peer at or {sides[0]} its Local {metric.title}"),
+        (gained < 0, LOST, "v", f"peer {sides[1]} its Local {metric.title}"),
     ):
         axes.vlines(place[better], local[better], mine[better], color=colour, lw=1, alpha=0.6)
         axes.scatter(place[better], mine[better], color=colour, marker=marker, s=size, label=name, zorder=3)
-    difference = 100 * float(np.nanmean(mine) - np.nanmean(local))
-    hurt = int((mine < local).sum())
-    axes.set_title(f"{label}: {difference:+.1f} points, {hurt} of {len(mine)} below", fontsize=9)
+    difference = metric.text(float(metric.gain(np.nanmean(mine), np.nanmean(local))), signed=True)
+    unit, hurt = "points" if metric.percent else "better", int((gained < 0).sum())
+    axes.set_title(f"{label}: {difference} {unit}, {hurt} of {len(mine)} {sides[1]}", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _sorted_peers(run: Run, label: str, path: Path) -> Path:
     figure = new_figure(7.0, 4.0)
     axes = figure.subplots()
-    values = np.sort(_array(run.personal_accuracy))
+    values = np.sort(_array(run.personal_scores))
     values = values[~np.isnan(values)]
     size = max(4.0, min(36.0, 1800 / max(1, len(values))))
     axes.scatter(np.arange(len(values)), values, color=COLOURS[0], s=size, zorder=3, label="a peer")
-    worst = float(values[: max(1, math.ceil(len(values) / 10))].mean())
+    worst = float(np.mean(run.metric.worst(values.tolist())))
     axes.axhline(float(values.mean()), color=GREY, lw=1.2, label=f"mean {values.mean():.3f}")
     axes.axhline(worst, color=LOST, lw=1.2, ls="--", label=f"worst decile {worst:.3f}")
-    axes.set_title(f"{label}: personal accuracy {POINT_NAMES[run.point]}, last round")
-    axes.set(xlabel="peers, sorted", ylabel="accuracy")
+    axes.set_title(f"{label}: personal {run.metric.title} {POINT_NAMES[run.point]}, last round")
+    axes.set(xlabel="peers, sorted", ylabel=run.metric.title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     plain(axes)
@@ -204,8 +207,8 @@ def _map(axes: Axes, run: Run, shares: Array, top: float, label: str) -> Any:
     return image
 
 
-def _name_axes(axes: Axes) -> None:
-    axes.set(xlabel="round", ylabel="accuracy on the peer's own test data")
+def _name_axes(axes: Axes, metric: Metric) -> None:
+    axes.set(xlabel="round", ylabel=f"{metric.title} on the peer's own test data")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     plain(axes)
 

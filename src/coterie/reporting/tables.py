@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from coterie.metric import Metric
 from coterie.reporting import work
 from coterie.user_code import in_short
 
@@ -20,20 +21,20 @@ Result = Mapping[str, Any]
 
 NARROWEST = 130  # columns that a table may take where there is no terminal
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_COLUMNS = (
-    ("mean", "accuracy\nmean"),
+_COLUMNS = (  # with the name of the metric in the place of {}
+    ("mean", "{}\nmean"),
     ("std", "\nstd"),
     ("worst", "worst\ndecile"),
     ("local", "after\nlocal"),
     ("mixing", "after\nmixing"),
     ("gain", "gain over\nLocal"),
-    ("global", "global\naccuracy"),
+    ("global", "global\n{}"),
     ("steps", "steps per\npeer"),
     ("sent", "sent per\npeer"),
     ("busiest", "busiest\npeer, hub"),
     ("seconds", "\nseconds"),
 )
-_ABOUT_ACCURACY = 6  # columns; they stand in a table of their own where all do not fit side by side
+_ABOUT_SCORES = 6  # columns; they stand in a table of their own where all do not fit side by side
 
 
 def show(*items: Any) -> None:
@@ -71,14 +72,15 @@ def label_of(result: Result) -> str:
 
 
 def gain(result: Result, local: Result | None) -> float | None:
-    """By how much the peers' mean accuracy is above Local's."""
-    mine = mean_of(result, "personal_accuracy")
-    other = None if local is None else mean_of(local, "personal_accuracy")
-    return None if mine is None or other is None else mine - other
+    """By how much the peers' mean score is better than Local's."""
+    mine = mean_of(result, "personal_{}")
+    other = None if local is None else mean_of(local, "personal_{}")
+    return None if mine is None or other is None else float(Metric.of(result).gain(mine, other))
 
 
 def mean_of(result: Result, key: str, statistic: str = "mean") -> float | None:
-    entry = result.get(key)
+    """key: an entry of the result, for its main metric, whose name comes in the place of {}."""
+    entry = result.get(key.format(Metric.of(result).name))
     return None if entry is None else float(entry[statistic])
 
 
@@ -90,9 +92,10 @@ def _table(
     names = ", ".join(in_short(first[key]) for key in ("data", "partition", "model"))
     title = f"{first['peers']} peers, {names}, "
     title += f"{first['rounds']} rounds, " + (f"{seeds} seeds" if seeds > 1 else f"seed {first['seed']}")
-    caption = (
-        "accuracy in % on each peer's own test data; *: the point its paper measures at, used for the rest"
-    )
+    metric = Metric.of(first)
+    caption = f"{metric.unit} on each peer's own test data"
+    caption += "" if metric.higher_is_better else f" ({metric.better})"
+    caption += "; *: the point its paper measures at, used for the rest"
     if seeds > 1:
         caption += "; ±: over seeds"
     steps = [_mean([work.steps_of(result) for result in group]) for group in groups]
@@ -107,8 +110,8 @@ def _table(
         cells = [_cells(result, local[i] if local else None) for i, result in enumerate(group)]
         point = {"after_local": "local", "after_mixing": "mixing"}[group[0]["point"]]
         signs = {point: "*", "steps": mark}
-        rows.append([_cell(key, [c[key] for c in cells], signs.get(key, "")) for key, _ in _COLUMNS])
-    return Summary(title, caption, labels, rows)
+        rows.append([_cell(key, [c[key] for c in cells], signs.get(key, ""), metric) for key, _ in _COLUMNS])
+    return Summary(title, caption, metric, labels, rows)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Summary:
 
     title: str
     caption: str
+    metric: Metric
     labels: Sequence[str]
     rows: Sequence[Sequence[Text]]
 
@@ -125,9 +129,9 @@ class Summary:
         if console.measure(whole, options=options.update(max_width=10_000)).maximum <= options.max_width:
             yield whole
             return
-        yield self._part(slice(_ABOUT_ACCURACY), self.title, None)
+        yield self._part(slice(_ABOUT_SCORES), self.title, None)
         yield ""
-        yield self._part(slice(_ABOUT_ACCURACY, None), None, self.caption)
+        yield self._part(slice(_ABOUT_SCORES, None), None, self.caption)
 
     def _part(self, columns: slice, title: str | None, caption: str | None) -> Table:
         table = Table(
@@ -135,7 +139,7 @@ class Summary:
         )
         table.add_column("\nalgorithm", overflow="fold")
         for column in _COLUMNS[columns]:
-            table.add_column(column[1], justify="right", no_wrap=True)
+            table.add_column(column[1].format(self.metric.title), justify="right", no_wrap=True)
         for label, row in zip(self.labels, self.rows, strict=True):
             table.add_row(Text(label), *list(row)[columns])
         return table
@@ -144,13 +148,13 @@ class Summary:
 def _cells(result: Result, local: Result | None) -> dict[str, float | None]:
     own = None if local is None or result["algorithm"] == "local" else gain(result, local)
     return {
-        "mean": mean_of(result, "personal_accuracy"),
-        "std": mean_of(result, "personal_accuracy", "std"),
-        "worst": mean_of(result, "personal_accuracy", "worst_decile"),
-        "local": mean_of(result, "personal_accuracy_after_local"),
-        "mixing": mean_of(result, "personal_accuracy_after_mixing"),
+        "mean": mean_of(result, "personal_{}"),
+        "std": mean_of(result, "personal_{}", "std"),
+        "worst": mean_of(result, "personal_{}", "worst_decile"),
+        "local": mean_of(result, "personal_{}_after_local"),
+        "mixing": mean_of(result, "personal_{}_after_mixing"),
         "gain": own,
-        "global": mean_of(result, "global_accuracy"),
+        "global": mean_of(result, "global_{}"),
         "steps": work.steps_of(result),
         "sent": result["bytes_sent_per_peer"],
         "busiest": result["bytes_sent_busiest"],
@@ -163,7 +167,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _cell(key: str, values: Sequence[float | None], sign: str) -> Text:
+def _cell(key: str, values: Sequence[float | None], sign: str, metric: Metric) -> Text:
     known = [value for value in values if value is not None and math.isfinite(value)]
     mean = _mean(known)
     if mean is None:
@@ -174,9 +178,9 @@ def _cell(key: str, values: Sequence[float | None], sign: str) -> Text:
         return Text(in_bytes(mean))
     if key == "seconds":
         return Text(f"{mean:.1f}")
-    text = f"{100 * mean:+.1f}" if key == "gain" else f"{100 * mean:.1f}"
+    text = metric.text(mean, signed=key == "gain")
     if len(known) > 1:
-        text += f"±{100 * statistics.pstdev(known):.1f}"
+        text += f"±{metric.text(statistics.pstdev(known))}"
     style = "" if key != "gain" else "green" if mean > 0 else "red" if mean < 0 else ""
     return Text(text + sign, style=style)
 

@@ -12,6 +12,7 @@ from coterie.data import Federation
 from coterie.errors import ConfigError
 from coterie.learning import Executor, ExecutorName, Precision, Workers, cross_entropy, model_tree
 from coterie.learning.local_steps import LocalWork
+from coterie.protocol import Loss
 from coterie.randomness import stream
 from coterie.training import Training
 
@@ -27,13 +28,14 @@ def fastest_executor(
     training: Training,
     workers: Workers,
     precision: Precision = "float32",
+    loss: Loss = cross_entropy,
 ) -> ExecutorName:
     """Time a few local steps of a few peers under each executor that can run the model."""
     seconds: dict[Executor, float] = {}
     for name in ("stacked", "looped"):
         try:
             executor = Executor(name, module, workers, precision)
-            _time(executor, module, federation, training, steps=1)  # warm up
+            _time(executor, module, federation, training, loss, steps=1)  # warm up
         except ConfigError:
             if name == "looped":  # nothing else can run it
                 raise
@@ -42,7 +44,7 @@ def fastest_executor(
     started, turns = time.perf_counter(), _TURNS if len(seconds) > 1 else 0
     for _ in range(turns):
         for executor in seconds:
-            taken = _time(executor, module, federation, training, steps=_STEPS)
+            taken = _time(executor, module, federation, training, loss, steps=_STEPS)
             seconds[executor] = min(seconds[executor], taken)
         if time.perf_counter() - started > _ENOUGH:
             break
@@ -50,7 +52,12 @@ def fastest_executor(
 
 
 def _time(
-    executor: Executor, module: nn.Module, federation: Federation, training: Training, steps: int
+    executor: Executor,
+    module: nn.Module,
+    federation: Federation,
+    training: Training,
+    loss: Loss,
+    steps: int,
 ) -> float:
     count = min(federation.peers, _ROWS_PER_WORKER * executor.workers.count)
     rows = torch.arange(count)
@@ -61,5 +68,5 @@ def _time(
     work = LocalWork.resolve(training, 0, {"steps": steps, "lr": 0.0})
     numbers = stream(0, "calibration", 0, torch.arange(federation.peers))
     start = time.perf_counter()
-    executor.train(params, federation, rows, numbers, work, cross_entropy, executor.trainable)
+    executor.train(params, federation, rows, numbers, work, loss, executor.trainable)
     return time.perf_counter() - start

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.data import Federation
 from coterie.errors import ContractError
-from coterie.learning import Executor, LearningNode
+from coterie.learning import CLASSIFICATION, Classification, Executor, LearningNode
 from coterie.learning.node import diverged
 from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
 from coterie.protocol.sealing import SealingKind
@@ -47,9 +47,9 @@ class PeerModels:
 class Evaluation:
     """The personal models of all peers at one point of a round, each on its own test data."""
 
-    accuracy: Tensor  # (peers,)
+    metrics: dict[str, Tensor]  # (peers,) by the names of the task's metrics
     loss: Tensor  # (peers,)
-    global_accuracy: Tensor | None  # (peers,) on the common test set, where there is one and it was asked for
+    on_common: dict[str, Tensor]  # likewise on the common test set, where there is one and it was asked for
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class Simulation:
     sealing: SealingKind = "plain"
     shards: Sequence[Tensor] | None = None
     architectures: Sequence[HostedNetwork] = ()
+    task: Classification = CLASSIFICATION
 
     round: int = 0  # the next one
     blocks: list[_Block] = field(init=False)
@@ -232,7 +233,8 @@ class Simulation:
         return traffic
 
     def _evaluate(self, point: str, with_global: bool, known: _Known) -> Evaluation:
-        accuracy, loss, common = [], [], []
+        own: list[Scores] = []
+        common: list[Scores] = []
         for block in self.blocks:
             params = block.node.shown.get(point) or self.algorithm.personal(block.state)
             same = tuple(map(id, params.values()))  # Local, for one, has the same models at both points
@@ -240,13 +242,16 @@ class Simulation:
                 shared = block.node.evaluate_common(params) if with_global else None
                 known[same] = params, _measured(block.node, params), shared
             _, scores, shared = known[same]
-            accuracy.append(scores.accuracy)
-            loss.append(scores.loss)
+            own.append(scores)
             if shared is not None:
-                common.append(shared.accuracy)
-        return Evaluation(
-            self._gather(accuracy), self._gather(loss), self._gather(common) if common else None
+                common.append(shared)
+        metrics, on_common = (
+            {m.name: self._gather([one.metrics[m.name] for one in scores]) for m in self.task.metrics}
+            if scores
+            else {}
+            for scores in (own, common)
         )
+        return Evaluation(metrics, self._gather([one.loss for one in own]), on_common)
 
     def _gather(self, parts: list[Tensor]) -> Tensor:
         """Put the rows of all blocks in the order of peers; the hub is left out."""
@@ -270,6 +275,7 @@ class Simulation:
             own_module=self.own_module,
             other_executors=[executor for executor in executors if executor is not part.executor],
             shared=self.shared,
+            task=self.task,
         )
 
 

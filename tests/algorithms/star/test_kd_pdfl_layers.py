@@ -234,7 +234,7 @@ def test_neither_executor_nor_shards_matter(algorithm: KDPDFL, world: Any, worke
     for simulation in (whole, looped, single, mixed):
         for _ in range(4):
             last = simulation.step()
-        assert last.evaluations["after_local"].accuracy.shape == (5,)
+        assert last.evaluations["after_local"].metrics["accuracy"].shape == (5,)
         for peer, module in personal(simulation).items():
             for name, value in module.state_dict().items():
                 torch.testing.assert_close(value, personal(whole)[peer].state_dict()[name])

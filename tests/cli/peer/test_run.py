@@ -78,7 +78,7 @@ def test_status_of_a_running_peer_which_cannot_run_twice(coterie: Command, folde
         swarm.kill(1)  # leaves monitor.json behind
         stored = coterie("peer", "status", "--dir", home)
         assert stored.stdout.startswith("peer-1 does not run; on disk:\n")
-        assert f"{swarm.round(1)} of 400 rounds are finished, after local" in stored.stdout
+        assert f"{swarm.round(1)} of 400 rounds are finished, accuracy after local" in stored.stdout
 
 
 def test_mistakes_are_told_in_a_line(coterie: Command, folder: Path) -> None:
@@ -146,7 +146,7 @@ def some_standing(**changes: Any) -> Standing:
         "in_step": True,
         "uptime": 9.0,
         "seconds_per_round": 0.5,
-        "accuracy": {"after_local": 0.9, "after_mixing": 0.8},
+        "scores": {"after_local": 0.9, "after_mixing": 0.8},
         "bytes_in": 0,
         "bytes_out": 0,
         "neighbours": (bob, carol),
@@ -161,9 +161,9 @@ def drawn(standing: Standing) -> list[str]:
 
 
 def test_the_headline_says_what_matters_now() -> None:
-    learning = "alice: round 3 of 20, after local 0.900, after mixing 0.800, 0.50 s/round, left 8 s"
+    learning = "alice: round 3 of 20, accuracy after local 0.900, after mixing 0.800, 0.50 s/round, left 8 s"
     assert headline(some_standing()) == learning
-    waiting = some_standing(joined=False, round=0, accuracy={}, seconds_per_round=None)
+    waiting = some_standing(joined=False, round=0, scores={}, seconds_per_round=None)
     assert headline(waiting) == "alice: round 0 of 20, waiting for the others, 1 of 2 are there"
     assert headline(some_standing(finished=True)).endswith("finished")
 

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from coterie.errors import RunFolderError
-from coterie.experiments.real_peers.peer_records import Records, last_accuracy
+from coterie.experiments.real_peers.peer_records import Records, last_scores
 from coterie.peer.process import RoundReport
 
 
 def report(round: int, **changes: Any) -> RoundReport:
-    given: dict[str, Any] = {"train_loss": 0.5, "accuracy": {}, "diagnostics": {}, "seconds": 1.25}
+    given: dict[str, Any] = {
+        "train_loss": 0.5,
+        "scores": {"accuracy": {}},
+        "diagnostics": {},
+        "seconds": 1.25,
+    }
     return RoundReport(round=round, **(given | changes))
 
 
@@ -22,14 +27,14 @@ def report(round: int, **changes: Any) -> RoundReport:
 def records(tmp_path: Path) -> Records:
     records = Records(tmp_path / "records.jsonl")
     for round in range(4):
-        records.append(report(round, accuracy={"after_mixing": round / 4} if round != 3 else {}))
+        records.append(report(round, scores={"accuracy": {"after_mixing": round / 4} if round != 3 else {}}))
     return records
 
 
 def test_what_was_not_committed_is_dropped_after_a_restart(records: Records) -> None:
     records.keep_until(2)
     assert [line["round"] for line in records.read()] == [0, 1]
-    assert last_accuracy(records.read()) == {"after_mixing": 0.25}
+    assert last_scores(records.read()) == ("accuracy", {"after_mixing": 0.25})
 
 
 def test_a_line_that_a_crash_cut_off_is_left_out(records: Records) -> None:

@@ -63,7 +63,7 @@ def check_end(swarm: Swarm) -> None:
     rounds = swarm.experiment["rounds"]
     assert swarm.rounds() == [rounds] * swarm.nodes
     _, history = simulated(swarm.experiment)
-    undisturbed = float(history.accuracy("after_mixing")[-1].mean())
+    undisturbed = float(history.scores("accuracy", "after_mixing")[-1].mean())
     mean = sum(swarm.accuracies()) / PEERS
     assert abs(mean - undisturbed) <= 0.02, f"{mean} with kills, {undisturbed} without"
     for number in range(swarm.nodes):

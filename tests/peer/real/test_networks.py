@@ -25,7 +25,7 @@ def learned(swarm: Swarm) -> None:
     """All finished, with an accuracy near that of the undisturbed run."""
     assert swarm.rounds() == [swarm.experiment["rounds"]] * swarm.nodes
     _, history = simulated(swarm.experiment)
-    undisturbed = float(history.accuracy("after_mixing")[-1].mean())
+    undisturbed = float(history.scores("accuracy", "after_mixing")[-1].mean())
     mean = sum(swarm.accuracies()) / swarm.nodes
     assert mean >= undisturbed - 0.05
 

@@ -120,7 +120,7 @@ def test_the_standing_says_who_is_there_and_what_weighs(tmp_path: Path) -> None:
     assert (standing.name, standing.round, standing.rounds) == ("peer-0", 2, 2)
     assert standing.finished
     assert standing.seconds_left == 0
-    assert set(standing.accuracy) == {"after_local", "after_mixing"}
+    assert set(standing.scores) == {"after_local", "after_mixing"}
     assert [one.name for one in standing.neighbours] == ["peer-1", "peer-2", "peer-3"]
     assert [one.weight for one in standing.neighbours] == pytest.approx([1 / 3] * 3)
     assert all(one.alive and not one.trouble for one in standing.neighbours)

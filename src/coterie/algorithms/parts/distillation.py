@@ -79,7 +79,7 @@ def output_distances(node: Node, mine: Params, row: Tensor, inbox: Inbox, layer:
     """
 
     def compared(outputs: Tensor) -> Tensor:
-        return outputs.softmax(-1) if layer is None else outputs / outputs.shape[-1] ** 0.5
+        return node.task.answers(outputs) if layer is None else outputs / outputs.shape[-1] ** 0.5
 
     own = compared(node.predict({name: value[row] for name, value in mine.items()}, rows=row, layer=layer))
 

@@ -20,19 +20,19 @@ from coterie.reporting.tables import in_bytes
 _POINTS = {"after_local": "after local", "after_mixing": "after mixing"}
 
 
-def accuracies(accuracy: Mapping[str, float | None]) -> str:
-    """after local 0.931, after mixing 0.902"""
+def scores(metric: str, by_point: Mapping[str, float | None]) -> str:
+    """accuracy after local 0.931, after mixing 0.902"""
     known = [
-        f"{_POINTS.get(point, point)} {value:.3f}" for point, value in accuracy.items() if value is not None
+        f"{_POINTS.get(point, point)} {value:.3f}" for point, value in by_point.items() if value is not None
     ]
-    return ", ".join(known) or "accuracy -"
+    return f"{metric.replace('_', ' ')} {', '.join(known) or '-'}"
 
 
 def headline(standing: Standing) -> str:
-    """alice: round 3 of 20, after local 0.931, after mixing 0.902, 0.41 s/round, left 7 s"""
+    """alice: round 3 of 20, accuracy after local 0.931, after mixing 0.902, 0.41 s/round, left 7 s"""
     parts = [f"{standing.name}: round {standing.round} of {standing.rounds}"]
-    if standing.accuracy:
-        parts.append(accuracies(standing.accuracy))
+    if standing.scores:
+        parts.append(scores(standing.metric.name, standing.scores))
     if standing.seconds_per_round is not None:
         parts.append(f"{standing.seconds_per_round:.2f} s/round")
     if standing.finished:
@@ -104,7 +104,7 @@ class Display:
             return
         alive = sum(one.alive for one in standing.neighbours)
         others = f"{alive} of {len(standing.neighbours)} others alive"
-        shown = accuracies(standing.accuracy)
+        shown = scores(standing.metric.name, standing.scores)
         self.say(f"round {round + 1}/{standing.rounds}: {shown}, {others}, {seconds:.2f} s")
 
     def say(self, text: str) -> None:

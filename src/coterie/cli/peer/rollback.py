@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from coterie.cli.peer.cards import Folder
-from coterie.cli.peer.display import accuracies
-from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
+from coterie.cli.peer.display import scores
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, main_metric
 from coterie.peer.exchange.committed import CHECKPOINT, committed_rounds, earlier_checkpoints, roll_back
 from coterie.peer.trust.settings import load_settings
 from coterie.peer.watch.monitoring import running
@@ -39,8 +39,10 @@ def _show(folder: Path, name: str) -> None:
     state = folder / "state"
     kept = earlier_checkpoints(state)
     typer.echo(f"{name} is after round {committed_rounds(state / CHECKPOINT)}; kept are:")
-    measured = {line["round"] + 1: line["accuracy"] for line in Records(folder / RECORDS_FILE).read()}
+    lines = Records(folder / RECORDS_FILE).read()
+    metric = main_metric(lines)
+    measured = {line["round"] + 1: line.get(metric, {}) for line in lines}
     for round in kept:
-        typer.echo(f"  after round {round}: {accuracies(measured.get(round, {}))}")
+        typer.echo(f"  after round {round}: {scores(metric, measured.get(round, {}))}")
     if not kept:
         typer.echo("  no earlier checkpoint")

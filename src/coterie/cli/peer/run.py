@@ -12,10 +12,10 @@ import typer
 from coterie.cli.interruption import end_with_stdin, ended_like_interrupted, leave
 from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
-from coterie.cli.peer.display import Display, accuracies
+from coterie.cli.peer.display import Display, scores
 from coterie.cli.problems import note
 from coterie.errors import DamagedRunError, RunFailedError, RunFolderError
-from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_scores
 from coterie.peer.trust.settings import load_settings
 from coterie.peer.watch.monitoring import running
 from coterie.peer.watch.standing import standing_of
@@ -107,7 +107,7 @@ def _report(joining: Joining, json: bool, quiet: bool) -> None:
     elif not quiet:
         traffic = f"received {in_bytes(result['bytes_in'])}, sent {in_bytes(result['bytes_out'])}"
         refused = sum(result["refused"].values())
-        shown = accuracies(result["accuracy"])
+        shown = scores(result["metric"], result[result["metric"]])
         typer.echo(
             f"{result['name']}: {result['rounds']} rounds, {shown}, {traffic}, refused {refused}, "
             f"{result['seconds']:.1f} s"
@@ -115,13 +115,15 @@ def _report(joining: Joining, json: bool, quiet: bool) -> None:
 
 
 def _result(joining: Joining) -> dict[str, Any]:
-    """Accuracies of the last measured round; traffic of this process, rounds of all."""
+    """Scores of the last measured round; traffic of this process, rounds of all."""
     peer, lines = joining.peer, Records(joining.folder / RECORDS_FILE).read()
+    metric, last = last_scores(lines)
     return {
         "name": peer.name,
         "number": peer.number,
         "rounds": peer.journal.round,
-        "accuracy": last_accuracy(lines),
+        "metric": metric,
+        metric: last,
         "gradient_steps": sum(line.get("gradient_steps", 0) for line in lines),
         "samples_seen": sum(line.get("samples_seen", 0) for line in lines),
         "bytes_in": sum(peer.metrics.bytes_in.values()),

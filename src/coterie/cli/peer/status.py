@@ -9,9 +9,9 @@ import typer
 
 from coterie.cli.output import Json, print_json
 from coterie.cli.peer.cards import Folder
-from coterie.cli.peer.display import accuracies, headline, neighbours
+from coterie.cli.peer.display import headline, neighbours, scores
 from coterie.errors import UnreachableError
-from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_accuracy
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_scores
 from coterie.experiments.setup.schema import Experiment
 from coterie.peer.exchange.committed import committed_rounds
 from coterie.peer.trust.settings import load_settings
@@ -32,7 +32,8 @@ def status(folder: Folder = Path(), json: Json = False) -> None:
     if standing is None:
         _show_stored(folder, running, problem, json)
     elif json:
-        print_json({"running": True, **standing.model_dump()})
+        shown = standing.model_dump() | {"metric": standing.metric.name}
+        print_json({"running": True, **shown, standing.metric.name: shown.pop("scores")})
     else:
         typer.echo(headline(standing))
         show(neighbours(standing))
@@ -46,7 +47,7 @@ def _show_stored(folder: Path, running: bool, problem: str, json: bool) -> None:
     state = f"runs, but does not say how it stands ({problem})" if running else "does not run"
     typer.echo(f"{stored['name']} {state}; on disk:")
     finished = f"{stored['round']} of {stored['rounds']} rounds are finished"
-    typer.echo(f"  {finished}, {accuracies(stored['accuracy'])}")
+    typer.echo(f"  {finished}, {scores(stored['metric'], stored[stored['metric']])}")
 
 
 def _stored(folder: Path) -> dict[str, Any]:
@@ -54,10 +55,12 @@ def _stored(folder: Path) -> dict[str, Any]:
     settings = load_settings(folder)
     path = Path(settings.experiment)
     experiment = validate(Experiment, load_toml(path), str(path))
+    metric, last = last_scores(Records(folder / RECORDS_FILE).read())
     return {
         "name": settings.name,
         "number": settings.number,
         "round": committed_rounds(folder / "state" / "checkpoint.safetensors"),
         "rounds": experiment.rounds,
-        "accuracy": last_accuracy(Records(folder / RECORDS_FILE).read()),
+        "metric": metric,
+        metric: last,
     }

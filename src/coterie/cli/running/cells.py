@@ -17,6 +17,7 @@ from coterie.experiments.cells.reproducing import Reproducible, chosen
 from coterie.experiments.cells.working_off import CellRunner
 from coterie.experiments.runs.naming import CELLS
 from coterie.learning import cores
+from coterie.metric import Metric
 from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.tables import in_bytes, show
 from coterie.reporting.work import SIGN, said_below
@@ -107,27 +108,30 @@ def report_sweep(
         return swept
     for name, lines in tables.items():
         if name != "results":
-            show(_shown(name, lines, comparison.work_said(swept)), "")
+            show(_shown(name, lines, swept), "")
     for one in swept:
         if one.error is not None:
             show(f"broken: {one.cell.describe()}: {one.error}")
     return swept
 
 
-def _shown(name: str, lines: list[dict[str, Any]], work: str) -> Table:
+def _shown(name: str, lines: list[dict[str, Any]], swept: list[comparison.Swept]) -> Table:
+    metric, percent = comparison.main_metric(swept), comparison.in_percent(swept)
+    direction = "" if metric.higher_is_better else f"; {metric.better}"
     titles = {
-        "summary": "Mean over seeds with Student's 95 % interval (accuracies in %)",
-        "comparison": "Paired differences on the same seeds and splits, with their 95 % interval (points)",
-        "targets": "Until the mean personal accuracy reaches the target",
+        "summary": f"Mean over seeds with Student's 95 % interval ({metric.unit}{direction})",
+        "comparison": "Paired differences on the same seeds and splits, with their 95 % interval"
+        f" ({'points' if percent else metric.title}{direction})",
+        "targets": f"Until the mean personal {metric.title} reaches the target",
     }
-    title = "\n".join(part for part in (titles[name], work) if part)
+    title = "\n".join(part for part in (titles[name], comparison.work_said(swept)) if part)
     table = Table(title=title, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     columns = list(lines[0]) if lines else []
     for column in columns:
         table.add_column(column, justify="right" if isinstance(lines[0][column], float) else "left")
     marks = comparison.trained_otherwise(lines) if name == "summary" else [False] * len(lines)
     for line, mark in zip(lines, marks, strict=True):
-        texts = {column: _text(name, column, line[column]) for column in columns}
+        texts = {column: _text(name, column, line[column], percent) for column in columns}
         if mark:
             texts["steps_per_peer"] += SIGN
         table.add_row(*(Text(text) for text in texts.values()))
@@ -136,7 +140,7 @@ def _shown(name: str, lines: list[dict[str, Any]], work: str) -> Table:
     return table
 
 
-def _text(table: str, column: str, value: Any) -> str:
+def _text(table: str, column: str, value: Any, percent: bool) -> str:
     if value is None:
         return "-"
     if column.startswith("bytes"):
@@ -148,4 +152,4 @@ def _text(table: str, column: str, value: Any) -> str:
     if table == "targets":
         return f"{value:g}" if column == "target" else f"{value:.1f}"
     signed = table == "comparison" and column != "std"  # a difference has a direction, its spread has none
-    return f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"
+    return Metric("", percent=percent).text(value, signed=signed, digits=2)

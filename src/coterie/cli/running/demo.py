@@ -53,7 +53,7 @@ def demo(
 
 def conclusion(results: list[dict[str, Any]]) -> str:
     """A few sentences on what these numbers show, whatever they are."""
-    accuracy = {result["algorithm"]: result["personal_accuracy"] for result in results}
+    accuracy = {result["algorithm"]: result["personal_accuracy"] for result in results}  # of the digits
     means = {name: 100 * values["mean"] for name, values in accuracy.items()}
     gains = {name: mean - means["local"] for name, mean in means.items()}
     inside = {result["algorithm"]: result.get("own_cluster_share") for result in results}

@@ -90,9 +90,9 @@ class _Watcher(Observer):
         recent = history.seconds[-_RECENT:]
         each = sum(recent) / len(recent)
         facts = f"{each:.2f} s/round  left {duration(each * (self.rounds - done))}"
-        accuracy = history.last("accuracy", self.point)
-        if accuracy is not None:
-            facts = f"accuracy {float(accuracy.nanmean()):.3f}  {facts}"
+        scores = history.last(history.main, self.point)
+        if scores is not None:
+            facts = f"{history.main.replace('_', ' ')} {float(scores.nanmean()):.3f}  {facts}"
         self.progress.show(self, done, facts)
 
     def end(self, run: Run) -> None:

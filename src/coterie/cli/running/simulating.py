@@ -80,7 +80,7 @@ def _draw(runs: Sequence[Run], folder: Path, labels: Sequence[str] | None = None
     names = list(labels or (plots.label_of(one) for one in runs))
     paths = [
         plots.learning_curves(runs, names, folder / "learning_curves.png"),
-        plots.per_peer_accuracy(runs, names, folder / "per_peer_accuracy.png"),
+        plots.per_peer_scores(runs, names, folder / f"per_peer_{runs[0].metric.name}.png"),
         plots.who_learned_from_whom(runs, names, folder / "who_learned_from_whom.png"),
     ]
     return [path for path in paths if path is not None]

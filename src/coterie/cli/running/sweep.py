@@ -40,7 +40,8 @@ def sweep(
         typer.Option(help="Two values: their difference on the same seeds and splits.", metavar="A B"),
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Accuracy from 0 to 1: rounds and bytes until it is reached.")
+        float | None,
+        typer.Option(help="A value of the main metric, such as 0.8: rounds and bytes until it is reached."),
     ] = None,
     out: Annotated[
         Path | None,

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from coterie.cli.problems import note
 from coterie.cli.swarm.processes import Process
+from coterie.metric import Metric
 from coterie.reporting.tables import in_bytes
 from coterie.user_code import in_short
 
@@ -63,9 +64,10 @@ class SwarmDisplay:
         self._shown = tenths
         parts = [f"round {slowest}/{known[0].rounds}"]
         for point in POINTS:
-            values = [standing.accuracy[point] for standing in known if point in standing.accuracy]
+            values = [standing.scores[point] for standing in known if point in standing.scores]
             if values:
-                parts.append(f"accuracy {point.replace('_', ' ')} {statistics.fmean(values):.3f}")
+                name = f"{known[0].metric.title} {point.replace('_', ' ')}"
+                parts.append(f"{name} {statistics.fmean(values):.3f}")
         note("  ".join(parts))
 
 
@@ -81,7 +83,7 @@ def _progress(processes: Sequence[Process]) -> Table:
             one.name,
             one.state,
             f"{standing.round}/{standing.rounds}",
-            *(_percent(standing.accuracy.get(point)) for point in POINTS),
+            *(_text(standing.scores.get(point), standing.metric) for point in POINTS),
             in_bytes(standing.bytes_in),
             in_bytes(standing.bytes_out),
             f"{alive}/{len(standing.neighbours)}",
@@ -92,13 +94,13 @@ def _progress(processes: Sequence[Process]) -> Table:
 
 def summary(result: dict[str, Any]) -> Table:
     """A row for each peer, and their mean."""
-    swarm = result["swarm"]
+    swarm, metric = result["swarm"], Metric.of(result)
     names = f"{in_short(result['algorithm'])}, {in_short(result['data'])}"
     title = f"{names}, {result['rounds']} rounds, one process for each peer"
     table = _table(
         "peer", "rounds", "after local", "after mixing", "received", "sent", "seconds", title=title
     )
-    table.caption = "accuracy in % on each peer's own test data"
+    table.caption = f"{metric.unit} on each peer's own test data"
     for one in swarm["processes"]:
         if one["failed"]:
             table.add_row(one["name"], "failed", *["-"] * 5, style="red")
@@ -106,12 +108,12 @@ def summary(result: dict[str, Any]) -> Table:
         table.add_row(
             one["name"],
             str(one["rounds"]),
-            *(_percent(one["accuracy"].get(point)) for point in POINTS),
+            *(_text(one[metric.name].get(point), metric) for point in POINTS),
             in_bytes(one["bytes_in"]),
             in_bytes(one["bytes_out"]),
             f"{one['seconds']:.1f}",
         )
-    means = [_percent((result[f"personal_accuracy_{point}"] or {}).get("mean")) for point in POINTS]
+    means = [_text((result[f"personal_{metric.name}_{point}"] or {}).get("mean"), metric) for point in POINTS]
     whole = max(1, sum(not one["failed"] for one in swarm["processes"]))
     traffic = [in_bytes(swarm[key] / whole) for key in ("bytes_in", "bytes_out")]
     table.add_row("mean", "", *means, *traffic, "", style="bold")
@@ -125,5 +127,5 @@ def _table(*headers: str, title: str | None = None) -> Table:
     return table
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+def _text(value: float | None, metric: Metric) -> str:
+    return "-" if value is None else metric.text(value)

@@ -13,7 +13,9 @@ from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import executor_of
 from coterie.experiments.runs.records import WORK
 from coterie.experiments.runs.result import result_of
+from coterie.experiments.setup.prepare import task_of
 from coterie.experiments.setup.schema import Experiment
+from coterie.metric import Metric
 from coterie.simulation import POINTS
 
 
@@ -26,12 +28,14 @@ def swarm_result(
     Their bytes are those of whole messages, so a little more than a simulation's, which counts values only.
     """
     whole = [one for one in processes if not one["failed"]]
+    metric = task_of(experiment).metrics[0]
     common = result_of(
         experiment,
         rounds=min((one["rounds"] for one in whole), default=0),
         point=algorithms[experiment.algorithm].facts.measured,  # type: ignore[attr-defined]
-        accuracy={point: _accuracy(processes[: experiment.peers], point) for point in POINTS},
-        global_accuracy=None,
+        metric=metric,
+        scores={point: _scores(processes[: experiment.peers], metric, point) for point in POINTS},
+        on_common=None,
         bytes_sent=_numbers([one.get("bytes_out") for one in processes]),
         work={name: _numbers([one.get(name) for one in processes[: experiment.peers]]) for name in WORK},
         own_cluster_share=None,
@@ -43,8 +47,8 @@ def swarm_result(
     return {**common, "swarm": {"mode": mode, "seconds": seconds, **totals, "processes": list(processes)}}
 
 
-def _accuracy(peers: Sequence[dict[str, Any]], point: str) -> Tensor:
-    return _numbers([one.get("accuracy", {}).get(point) for one in peers])
+def _scores(peers: Sequence[dict[str, Any]], metric: Metric, point: str) -> Tensor:
+    return _numbers([one.get(metric.name, {}).get(point) for one in peers])
 
 
 def _numbers(values: Sequence[float | None]) -> Tensor:

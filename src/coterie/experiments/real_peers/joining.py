@@ -251,6 +251,7 @@ def node_of(experiment: Experiment, prepared: Prepared, number: int) -> Learning
         clusters=prepared.federation.clusters,
         own_module=prepared.own_module,
         shared=experiment.shared,
+        task=prepared.task,
     )
 
 

@@ -27,7 +27,8 @@ class Records:
             "round": report.round,
             "seconds": round(report.seconds, 3),
             "train_loss": _number(report.train_loss),
-            "accuracy": {point: _number(value) for point, value in report.accuracy.items()},
+            "metric": next(iter(report.scores), None),
+            **{name: _numbers(by_point) for name, by_point in report.scores.items()},
             "gradient_steps": report.gradient_steps,
             "samples_seen": report.samples_seen,
             "skipped": report.skipped,
@@ -54,9 +55,19 @@ class Records:
         return lines
 
 
-def last_accuracy(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By point of the round, when it was last measured."""
-    return next((dict(line["accuracy"]) for line in reversed(lines) if line["accuracy"]), {})
+def main_metric(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Its name; records of older versions have accuracy only."""
+    return str(lines[-1].get("metric") or "accuracy") if lines else "accuracy"
+
+
+def last_scores(lines: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
+    """The main metric, and its values by point of the round when it was last measured."""
+    name = main_metric(lines)
+    return name, next((dict(line[name]) for line in reversed(lines) if line.get(name)), {})
+
+
+def _numbers(by_point: Mapping[str, float]) -> dict[str, float | None]:
+    return {point: _number(value) for point, value in by_point.items()}
 
 
 def _number(value: float) -> float | None:

@@ -87,7 +87,7 @@ def _description(run: Run, peer: int) -> dict[str, Any]:
         "data": e.data,
         "seed": e.seed,
         "rounds": len(run.history.seconds),
-        "score": float(run.personal_accuracy[peer]) if known else None,
+        "score": float(run.personal_scores[peer]) if known else None,
     }
 
 

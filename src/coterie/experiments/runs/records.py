@@ -27,14 +27,15 @@ from torch import Tensor
 
 from coterie.errors import DamagedRunError, RunFolderError
 from coterie.files import write_atomically
+from coterie.metric import Metric
 from coterie.protocol import Point
 from coterie.simulation import POINTS, RoundRecord, Totals, Traffic
 
 MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
-COLUMNS = ("accuracy", "loss", "global_accuracy")
 WORK = ("gradient_steps", "samples_seen")
 TRAINING = ("online", "train_loss", *WORK)
 TRAFFIC = ("messages", "bytes", "hub_bytes")
+GLOBAL = "global_"  # before the name of a metric: on the common test set
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,14 @@ class History:
         """The rounds that were measured, counted from 1 as users do."""
         return [m.round + 1 for m in self.measurements]
 
-    def accuracy(self, point: Point) -> Tensor:
-        """(measured rounds, peers) personal accuracy over time."""
-        return torch.stack([m.values["accuracy", point] for m in self.measurements])
+    @property
+    def main(self) -> str:
+        """The name of the main metric, whose column comes first."""
+        return next(iter(self.measurements[0].values))[0] if self.measurements else ""
+
+    def scores(self, metric: str, point: Point) -> Tensor:
+        """(measured rounds, peers) a metric of the personal models over time."""
+        return torch.stack([m.values[metric, point] for m in self.measurements])
 
     def last(self, column: str, point: str) -> Tensor | None:
         """The last round in which it was measured."""
@@ -88,35 +94,33 @@ class History:
 def measurement_of(record: RoundRecord) -> Measurement:
     values: dict[tuple[str, str], Tensor] = {}
     for point, evaluation in record.evaluations.items():
-        values["accuracy", point] = evaluation.accuracy
+        values |= {(name, point): found for name, found in evaluation.metrics.items()}
         values["loss", point] = evaluation.loss
-        if evaluation.global_accuracy is not None:
-            values["global_accuracy", point] = evaluation.global_accuracy
+        values |= {(f"{GLOBAL}{name}", point): found for name, found in evaluation.on_common.items()}
     return Measurement(record.round, values, {name: getattr(record, name) for name in TRAINING})
 
 
-def distribution(values: Tensor | None) -> dict[str, Any] | None:
+def distribution(values: Tensor | None, metric: Metric) -> dict[str, Any] | None:
     """Mean, standard deviation and worst decile over peers: one mean hides who was hurt.
 
-    The worst decile is the mean of the lowest tenth of the peers, at least one.
+    The worst decile is the mean of the worst tenth of the peers, at least one.
     """
     if values is None:
         return None
     known = values[~values.isnan()].double()
     if not len(known):
         return None
-    worst = known.sort().values[: max(1, math.ceil(len(known) / 10))]
+    worst = known.sort(descending=not metric.higher_is_better).values
     return {
         "mean": float(known.mean()),
         "std": float(known.std(unbiased=False)),
-        "worst_decile": float(worst.mean()),
+        "worst_decile": float(worst[: max(1, math.ceil(len(known) / 10))].mean()),
         "per_peer": [None if math.isnan(value) else value for value in values.tolist()],
     }
 
 
-_MEASURES = [f"{column}_{point}" for column in COLUMNS for point in POINTS]
-_HEADERS = {
-    "metrics.csv": ["round", "peer", "online", "train_loss", *_MEASURES, *WORK],
+_HEADERS = {  # that of metrics.csv goes on with what is measured, and WORK
+    "metrics.csv": ["round", "peer", "online", "train_loss"],
     "rounds.csv": ["round", "seconds", *TRAFFIC],
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
 }
@@ -129,6 +133,7 @@ class RunRecords:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, Any] = {}
+        self._measured: list[str] | None = None
 
     @property
     def begun(self) -> bool:
@@ -138,7 +143,9 @@ class RunRecords:
     def append(self, record: RoundRecord) -> None:
         """Add one round to the records."""
         traffic = _traffic_of(record)
-        self._write("metrics.csv", _metric_lines(record))
+        if self._measured is None:
+            self._measured = self._columns() or columns_of(record)
+        self._write("metrics.csv", _metric_lines(record, self._measured))
         self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", *traffic]])
         if messages_in(record) <= MOST_LINKS:
             self._write("links.csv", _link_lines(record))
@@ -228,8 +235,20 @@ class RunRecords:
             except OSError as error:
                 raise RunFolderError(f"cannot write {path}: {error.strerror}") from None
             if new and name in _HEADERS:
-                self._files[name].write(",".join(_HEADERS[name]) + "\n")
+                self._files[name].write(",".join(self._header(name)) + "\n")
         return self._files[name]
+
+    def _header(self, name: str) -> list[str]:
+        more = [*(self._measured or self._columns()), *WORK] if name == "metrics.csv" else []
+        return [*_HEADERS[name], *more]
+
+    def _columns(self) -> list[str]:
+        """The columns of metrics.csv that are measured, if there is one."""
+        path = self.folder / "metrics.csv"
+        if not path.is_file():
+            return []
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return [name for name in file.readline().strip().split(",") if _split(name) is not None]
 
     def _write(self, name: str, lines: Iterable[Iterable[object]]) -> None:
         file = self._file(name)
@@ -259,7 +278,7 @@ class RunRecords:
             raise self._damaged(name, error) from None
 
     def _rewrite(self, name: str, kept: list[dict[str, str]]) -> None:
-        header = _HEADERS[name]
+        header = self._header(name)
         lines = [",".join(header), *(",".join(line.get(key, "") for key in header) for line in kept)]
         write_atomically(self.folder / name, ("\n".join(lines) + "\n").encode())
 
@@ -286,9 +305,22 @@ def _traffic_of(record: RoundRecord) -> tuple[int, ...]:
     return messages_in(record), volume, by_hub
 
 
-def _metric_lines(record: RoundRecord) -> Iterable[list[object]]:
-    measured = measurement_of(record)
-    columns = [measured.get(column, point) for column in COLUMNS for point in POINTS]
+def columns_of(record: RoundRecord) -> list[str]:
+    """The columns of what can be measured in a run, from a round that is."""
+    names = list(record.evaluations[POINTS[0]].metrics) if record.evaluations else []
+    columns = [*names, "loss", *(f"{GLOBAL}{name}" for name in names)]
+    return [f"{column}_{point}" for column in columns for point in POINTS]
+
+
+def _split(name: str) -> tuple[str, str] | None:
+    """The column and the point in accuracy_after_local; None for what is not measured."""
+    point = next((point for point in POINTS if name.endswith(f"_{point}")), None)
+    return None if point is None else (name.removesuffix(f"_{point}"), point)
+
+
+def _metric_lines(record: RoundRecord, names: list[str]) -> Iterable[list[object]]:
+    measured = {f"{column}_{point}": v for (column, point), v in measurement_of(record).values.items()}
+    columns = [measured.get(name) for name in names]
     values = [[""] * len(record.online) if column is None else _texts(column) for column in columns]
     losses, online = _texts(record.train_loss), record.online.int().tolist()
     work = [getattr(record, name).tolist() for name in WORK]
@@ -310,11 +342,10 @@ def _link_lines(record: RoundRecord) -> Iterable[tuple[object, ...]]:
 
 def _measurement(round: int, lines: list[dict[str, str]]) -> Measurement:
     values = {}
-    for column in COLUMNS:
-        for point in POINTS:
-            texts = [line[f"{column}_{point}"] for line in lines]
-            if any(texts):
-                values[column, point] = _numbers(texts)
+    for name in lines[0] if lines else ():
+        place, texts = _split(name), [line[name] for line in lines]
+        if place is not None and any(texts):
+            values[place] = _numbers(texts)
     training = {name: _numbers(line.get(name, "") for line in lines) for name in TRAINING}
     return Measurement(round, values, training)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.experiments.runs.records import distribution
 from coterie.experiments.setup.schema import Experiment
+from coterie.metric import Metric
 from coterie.protocol import Point
 
 
@@ -18,8 +19,9 @@ def result_of(
     *,
     rounds: int,
     point: Point,
-    accuracy: Mapping[str, Tensor | None],
-    global_accuracy: Tensor | None,
+    metric: Metric,
+    scores: Mapping[str, Tensor | None],
+    on_common: Tensor | None,
     bytes_sent: Tensor,
     work: Mapping[str, Tensor],
     own_cluster_share: float | None,
@@ -30,7 +32,8 @@ def result_of(
 ) -> dict[str, Any]:
     """What was run, and what came of it.
 
-    accuracy: (peers,) of the personal models when last measured, by point of the round.
+    metric: the task's main one. scores: it of the personal models when last measured, (peers,), by point of
+    the round. on_common: it on the common test set.
     bytes_sent: (nodes,) by the peers, then by a hub if there is one; NaN where it is not known.
     work: gradient steps and samples seen, (peers,) each, in all rounds; NaN where they are not known.
     stopped: why the run ended before its last round, if it did.
@@ -51,10 +54,14 @@ def result_of(
         "seed": experiment.seed,
         "work": experiment.training.work,
         "point": point,
-        "personal_accuracy": distribution(accuracy.get(point)),
-        "personal_accuracy_after_local": distribution(accuracy.get("after_local")),
-        "personal_accuracy_after_mixing": distribution(accuracy.get("after_mixing")),
-        "global_accuracy": distribution(global_accuracy),
+        "task": experiment.task,
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
+        "percent": metric.percent,
+        f"personal_{metric.name}": distribution(scores.get(point), metric),
+        f"personal_{metric.name}_after_local": distribution(scores.get("after_local"), metric),
+        f"personal_{metric.name}_after_mixing": distribution(scores.get("after_mixing"), metric),
+        f"global_{metric.name}": distribution(on_common, metric),
         "bytes_sent_per_peer": float(known.mean()) if len(known) else None,
         "bytes_sent_busiest": float(of_all.max()) if len(of_all) else None,
         **{f"{name}_per_peer": _range(values) for name, values in work.items()},

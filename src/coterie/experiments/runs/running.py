@@ -15,14 +15,16 @@ from coterie.errors import ConfigError, DamagedRunError, RunFolderError
 from coterie.experiments.runs import frames, personal
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
-from coterie.experiments.runs.records import History, distribution
+from coterie.experiments.runs.records import GLOBAL, History, distribution
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
+from coterie.metric import ACCURACY, Metric
 from coterie.models import copy_of
 from coterie.protocol import Params, Point
+from coterie.registry import nearest
 from coterie.simulation import (
     POINTS,
     HostedNetwork,
@@ -40,7 +42,7 @@ _MOST_PEERS_IN_GRAPH = 5000  # a dense graph of more would fill the memory
 
 @dataclass(repr=False)
 class Run:
-    """A finished run: accuracies over time, the models, who learned from whom."""
+    """A finished run: scores over time, the models, who learned from whom."""
 
     experiment: Experiment
     history: History
@@ -50,6 +52,7 @@ class Run:
     trained: list[PeerModels] = field(repr=False)  # the personal models, stacked for each architecture
     clusters: Tensor | None = None
     collaboration: Tensor | None = None  # (peers, peers) the weights that the algorithm learned, if it does
+    metric: Metric = ACCURACY  # the task's main one
     run_dir: Path | None = None
     stopped: str | None = None  # why an observer ended it before its last round
 
@@ -63,11 +66,11 @@ class Run:
 
     @property
     def _scored(self) -> str:
-        spread = distribution(self.personal_accuracy) if self.history.measurements else None
+        spread = distribution(self.personal_scores, self.metric) if self.history.measurements else None
         if spread is None:
             return "nothing measured so far"
         mean, worst = (f"{spread[name]:.3f}" for name in ("mean", "worst_decile"))
-        return f"accuracy {mean} {self.point.replace('_', ' ')} (worst tenth {worst})"
+        return f"{self.metric.title} {mean} {self.point.replace('_', ' ')} (worst tenth {worst})"
 
     @property
     def finished(self) -> bool:
@@ -79,15 +82,28 @@ class Run:
         return self.experiment.peers
 
     @property
-    def personal_accuracy(self) -> Tensor:
-        """(peers,) in the last round, at the algorithm's own point."""
+    def personal_scores(self) -> Tensor:
+        """(peers,) the main metric in the last round, at the algorithm's own point."""
+        return self.scores_over_time()[-1]
+
+    def scores_over_time(self, metric: str | None = None, point: Point | None = None) -> Tensor:
+        """(measured rounds, peers) of the main metric or another; the rounds are `history.rounds`."""
         if not self.history.measurements:
             raise RunFolderError(f"{self.run_dir} was interrupted before anything was measured")
+        name, at = metric or self.metric.name, point or self.point
+        known = {column for column, _ in self.history.measurements[0].values}
+        if name not in known:
+            raise ConfigError(f"this run did not measure {name!r}; {nearest(name, known)}")
+        return self.history.scores(name, at)
+
+    @property
+    def personal_accuracy(self) -> Tensor:
+        """(peers,) in the last round, at the algorithm's own point."""
         return self.accuracy_over_time()[-1]
 
     def accuracy_over_time(self, point: Point | None = None) -> Tensor:
         """(measured rounds, peers); the rounds are `history.rounds`."""
-        return self.history.accuracy(point or self.point)
+        return self.scores_over_time("accuracy", point)
 
     @property
     def params(self) -> Params:
@@ -177,8 +193,9 @@ class Run:
             self.experiment,
             rounds=len(self.history.seconds),
             point=self.point,
-            accuracy={point: self.history.last("accuracy", point) for point in POINTS},
-            global_accuracy=self.history.last("global_accuracy", self.point),
+            metric=self.metric,
+            scores={point: self.history.last(self.metric.name, point) for point in POINTS},
+            on_common=self.history.last(f"{GLOBAL}{self.metric.name}", self.point),
             bytes_sent=self.totals.bytes_sent,
             work=self.history.work,
             own_cluster_share=self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
@@ -295,6 +312,7 @@ class _Runner:
                 self.experiment.training,
                 workers,
                 self.experiment.execution.precision,
+                p.task.loss,
             )
             for network in (p.module, *networks)
         }
@@ -312,6 +330,7 @@ class _Runner:
             seed=e.seed,
             rounds=e.rounds,
             own_module=p.own_module,
+            task=p.task,
             local_buffers=e.batchnorm == "local",
             shared=e.shared,
             sealing=e.execution.sealing,
@@ -384,6 +403,7 @@ class _Runner:
             ],
             clusters=self.prepared.federation.clusters,
             collaboration=simulation.collaboration(),
+            metric=self.prepared.task.metrics[0],
             run_dir=None if folder is None else folder.path,
             stopped=stopped,
         )

@@ -17,7 +17,8 @@ from coterie.catalogue import algorithms
 from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.running import Run, at_checkpoint
-from coterie.experiments.setup.prepare import Objects
+from coterie.experiments.setup.prepare import Objects, task_of
+from coterie.metric import Metric
 from coterie.protocol import Facts
 from coterie.simulation import PeerModels, Totals
 
@@ -40,6 +41,7 @@ class StoredRun(Run):
         self.run_dir = folder.path
         self.stopped = folder.stopped()
         self.point = self._facts.measured
+        self.metric = task_of(self.experiment).metrics[0] if self._result is None else Metric.of(self._result)
 
     @property
     def finished(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.catalogue import algorithms, models, partitions, sources, topologies
+from coterie.catalogue import algorithms, models, partitions, sources, tasks, topologies
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
@@ -29,6 +29,7 @@ VALIDATION = 0.2
 """The fraction of training data that is set aside where an algorithm needs validation data."""
 _NAMED: dict[str, Registry[Any]] = {
     "algorithm": algorithms,
+    "task": tasks,
     "data": sources,
     "model": models,
     "partition": partitions,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from coterie.catalogue import tasks
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.data.federation import example
 from coterie.data.own.code import call_for_data
@@ -20,7 +21,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.inputs import Inputs, answer, arguments, each, named
-from coterie.learning import Augmented, check_module, model_tree, require_precision
+from coterie.learning import Augmented, Classification, check_module, model_tree, require_precision
 from coterie.models import build, check_shared, find_layer, head_names, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
@@ -52,6 +53,7 @@ class Prepared:
     federation: Federation
     module: nn.Module
     topology: Topology
+    task: Classification
     own_module: Callable[[int], nn.Module] | None  # set when every node has its own initial weights
     other_networks: dict[str, OtherNetwork]  # than `module`, by their names in the experiment's `models`
 
@@ -68,6 +70,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     """Load and build; everything that can be wrong with an experiment is found here."""
     objects = objects or Objects()
     algorithm = objects.algorithm or build_algorithm(experiment)
+    task = task_of(experiment)
     topology = _topology(experiment, objects)
     _check_topology(experiment, algorithm, topology)
     federation, experiment = deal(experiment, objects)
@@ -95,7 +98,13 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             seed = digest(experiment.seed, "own-init", node)
             return _module(experiment, objects, federation, tried, seed, other_of.get(node))
 
-    return Prepared(experiment, algorithm, federation, module, topology, own, other_networks)
+    return Prepared(experiment, algorithm, federation, module, topology, task, own, other_networks)
+
+
+def task_of(experiment: Experiment) -> Classification:
+    """What is learned, with the metrics that the experiment asks for."""
+    task: Classification = tasks.build(experiment.task)
+    return task
 
 
 def _networks(

@@ -28,7 +28,7 @@ class Metrics:
     shares_forgotten: int = 0
     began: float | None = None  # when the peer started, by the clock of its event loop
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))  # of the last rounds
-    accuracy: dict[str, float] = field(default_factory=dict)  # by point of the round, when last measured
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # by metric and point, last measured
     learned: dict[int, float] = field(default_factory=dict)  # by number, weights that the algorithm learned
     used: dict[int, float] = field(default_factory=dict)  # by number, shares in the payloads last used
 

@@ -51,8 +51,9 @@ def _own(peer: Peer) -> Iterator[_Family]:
     yield _gauge("rounds", "Rounds of the experiment.", peer.rounds)
     yield _gauge("finished", "1 when all rounds are done.", peer.finished)
     yield _gauge("uptime_seconds", "Seconds since the peer started.", uptime(peer))
-    help = "Accuracy on the peer's own test data, by point of the round."
-    yield _gauges("accuracy", help, "point", metrics.accuracy)
+    for metric in peer.node.task.metrics:
+        help = f"{metric.title.capitalize()} on the peer's own test data, by point of the round."
+        yield _gauges(metric.name, help, "point", metrics.scores.get(metric.name, {}))
     yield _counter("rounds_played", "Rounds that this process finished.", metrics.rounds)
     yield _counter("rounds_skipped", "Rounds that the others played without this peer.", metrics.skipped)
     yield _counter("sealed_sums", "Secure sums that were opened.", metrics.sealed_sums)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coterie.metric import ACCURACY, Metric
+
 if TYPE_CHECKING:
     from coterie.peer.exchange.membership import Acquaintance
     from coterie.peer.process import Peer
@@ -45,7 +47,8 @@ class Standing(_Shown):
     in_step: bool
     uptime: float  # seconds
     seconds_per_round: float | None
-    accuracy: Mapping[str, float] = Field(default_factory=dict)  # by point, when last measured
+    metric: Metric = ACCURACY  # the main one
+    scores: Mapping[str, float] = Field(default_factory=dict)  # it by point, when last measured
     bytes_in: int
     bytes_out: int
     refused: Mapping[str, int] = Field(default_factory=dict)
@@ -60,7 +63,7 @@ class Standing(_Shown):
 
 def standing_of(peer: Peer) -> Standing:
     """To be called in the peer's event loop."""
-    metrics = peer.metrics
+    metrics, metric = peer.metrics, peer.node.task.metrics[0]
     return Standing(
         name=peer.name,
         number=peer.number,
@@ -71,7 +74,10 @@ def standing_of(peer: Peer) -> Standing:
         in_step=peer.in_step,
         uptime=uptime(peer),
         seconds_per_round=metrics.seconds_per_round,
-        accuracy={point: value for point, value in metrics.accuracy.items() if value == value},
+        metric=Metric(metric.name, metric.higher_is_better, metric.percent),
+        scores={
+            point: value for point, value in metrics.scores.get(metric.name, {}).items() if value == value
+        },
         bytes_in=sum(metrics.bytes_in.values()),
         bytes_out=sum(metrics.bytes_out.values()),
         refused=dict(metrics.refused),
