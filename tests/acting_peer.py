@@ -10,7 +10,7 @@ from real_peers import PORT, Swarm
 from coterie.experiments.real_peers.joining import experiment_of
 from coterie.experiments.setup.digest import experiment_digest
 from coterie.peer.network.calling import TlsTransport
-from coterie.peer.network.messages import Body, Head, Hello, Receipt
+from coterie.peer.network.messages import Body, Head, Hello, Receipt, Whereabouts
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import load_settings
@@ -56,7 +56,7 @@ class Actor:
             sender=self.name,
             number=self.number,
             digest=self.digest,
-            address=address,
+            at=Whereabouts(address=address),
             round=self.round,
             finished=self.finished,
         )

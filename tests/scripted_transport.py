@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.peer.exchange.membership import Acquaintance, Membership
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import Head, Hello
+from coterie.peer.network.messages import Head, Hello, Whereabouts
 
 DIGEST = "0" * 64
 
@@ -54,7 +54,7 @@ def hello(peer: int, /, **changes: object) -> Hello:
         "sender": f"peer-{peer}",
         "number": peer,
         "digest": DIGEST,
-        "address": f"host:{peer}",
+        "at": Whereabouts(address=f"host:{peer}"),
         "round": 0,
     }
     return Hello(**{**said, **changes})  # type: ignore[arg-type]

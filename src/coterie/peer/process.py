@@ -8,8 +8,10 @@ tests run this very code under a simulated clock and network.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,19 +23,38 @@ from coterie.learning import LearningNode
 from coterie.peer.exchange.doubts import Doubts
 from coterie.peer.exchange.journal import Holdings, Journal, ParcelId
 from coterie.peer.exchange.mailbox import FreeMailbox, Mailbox, StepMailbox
-from coterie.peer.exchange.membership import NOT_STARTED, Acquaintance, Membership, Position, stop
+from coterie.peer.exchange.membership import (
+    NOT_STARTED,
+    Acquaintance,
+    Membership,
+    Position,
+    Sign,
+    Verify,
+    stop,
+)
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.post import Post
-from coterie.peer.exchange.sealing import Sealing, Sign, Verify
+from coterie.peer.exchange.sealing import Sealing
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
-from coterie.peer.network.messages import Body, Finding, Head, Hello, Inquiry, Parcel, Receipt, SealStep
+from coterie.peer.network.messages import (
+    Body,
+    Finding,
+    Head,
+    Hello,
+    Inquiry,
+    Parcel,
+    Receipt,
+    SealStep,
+    Whereabouts,
+)
 from coterie.peer.turn import Measured, Turn, Work, in_thread
 from coterie.protocol import Algorithm
 from coterie.topology import Topology
 
 _log = logging.getLogger("coterie.peer")
 
+_SIGN_EVERY = 60.0  # seconds
 _WITNESSES = 2  # members who must say that they are far ahead, if there are as many
 
 
@@ -99,6 +120,8 @@ class Peer:
     def __post_init__(self) -> None:
         self.number = int(self.node.ids[0])
         self._changed = Signal()
+        self._at: Whereabouts | None = None  # as last signed
+        self._signed = 0.0  # when
         self._accused: set[tuple[str, int]] = set()  # whom, in which round
         self.membership = Membership(
             self._hello,
@@ -108,6 +131,7 @@ class Peer:
             self.metrics,
             self.pace.heartbeat,
             self.pace.suspect_after,
+            self.verify,
         )
         self.journal.recover()
         self.holdings = Holdings(self.journal)
@@ -190,7 +214,7 @@ class Peer:
     def _answer(self, member: Acquaintance, head: Head, body: Body) -> tuple[Head, bytes]:
         if isinstance(head, Hello):
             self.membership.heard(head, member)
-            return self._hello(), b""
+            return self._hello(head.missing), b""
         if isinstance(head, Parcel):
             fresh = self.mailbox.take(member.number, head, body)
             return Receipt(sender=self.name, duplicate=not fresh), b""
@@ -210,18 +234,29 @@ class Peer:
             raise RefusedError("certificate", f"{caller} is not in the roster")
         return member
 
-    def _hello(self) -> Hello:
+    def _hello(self, wanted: Iterable[int] = ()) -> Hello:
+        """wanted: whose addresses the other side would like to know."""
         position = self.post.position if self.joined else NOT_STARTED
         return Hello(
             sender=self.name,
             number=self.number,
             digest=self.digest,
-            address=self.address,
+            at=self._whereabouts(),
             round=position.round,
             slot=position.slot,
             finished=self.finished,
-            addresses=self.membership.addresses(),
+            missing=self.membership.missing(),
+            addresses=self.membership.addresses(wanted),
         )
+
+    def _whereabouts(self) -> Whereabouts:
+        """This peer's address, signed; again after a while, since a key may have been rotated."""
+        now = asyncio.get_running_loop().time()
+        if self._at is None or now >= self._signed + _SIGN_EVERY:
+            at = Whereabouts(address=self.address, serial=int(time.time()))
+            proof = self.sign(at.statement(self.name)) if self.sign else b""
+            self._at, self._signed = at.model_copy(update={"proof": base64.b64encode(proof).decode()}), now
+        return self._at
 
     # --- the rounds ------------------------------------------------------------------------------
 

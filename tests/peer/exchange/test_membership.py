@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,7 +12,7 @@ from scripted_transport import ScriptedTransport, hello, membership_of_0, roster
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.membership import NOT_STARTED, START, Membership, Position, stop
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import Receipt
+from coterie.peer.network.messages import LARGEST_HEAD, Receipt, Whereabouts, encode_head
 from coterie.testing import run_virtually
 
 PEERS = roster([1, 2, 3])
@@ -26,6 +27,10 @@ def play(task: Callable[[Membership, ScriptedTransport], Awaitable[None]]) -> Me
 
     run_virtually(main())
     return membership
+
+
+def places(addresses: dict[str, str]) -> dict[str, Whereabouts]:
+    return {name: Whereabouts(address=address) for name, address in addresses.items()}
 
 
 def test_positions_are_in_the_order_of_exchanges() -> None:
@@ -99,10 +104,13 @@ def test_addresses_spread_with_heartbeats_and_fall_back_to_the_card() -> None:
     async def task(membership: Membership, transport: ScriptedTransport) -> None:
         assert membership.address(PEERS[1]) == "card:1"
         told = {"peer-2": "moved:2", "peer-9": "unknown:9", "peer-1": "wrong:1"}
-        membership.heard(hello(1, addresses=told), PEERS[1])
+        membership.heard(hello(1, addresses=places(told)), PEERS[1])
         assert membership.address(PEERS[1]) == "host:1", "what it says of itself counts"
         assert membership.address(PEERS[2]) == "moved:2"
-        assert membership.addresses() == {"peer-1": "host:1"}, "only the living are passed on"
+        assert membership.missing() == (2, 3)
+        passed_on = membership.addresses([1, 2, 3, 9])
+        assert passed_on == places({"peer-1": "host:1"}), "only the living are passed on"
+        assert membership.addresses([2, 3]) == {}, "and only those who are asked for"
         transport.script["peer-2"] = [UnreachableError("nobody there")]
         await membership.ask(2)
         assert transport.asked[-1].address == "moved:2"
@@ -141,3 +149,69 @@ def test_everyone_is_asked_every_second_and_nobody_twice_at_once() -> None:
         assert transport.kinds("peer-3") == ["hello"]
 
     play(task)
+
+
+# --- addresses that their owners signed ----------------------------------------------------------
+
+
+def signed(name: str, address: str, serial: int = 0) -> Whereabouts:
+    """In the hand of this name."""
+    told = Whereabouts(address=address, serial=serial)
+    proof = base64.b64encode(name.encode() + told.statement(name)).decode()
+    return told.model_copy(update={"proof": proof})
+
+
+def verified(number: int, message: bytes, proof: bytes) -> bool:
+    return proof == f"peer-{number}".encode() + message
+
+
+def test_nobody_is_sent_to_an_address_that_its_owner_did_not_sign() -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        membership.verify = verified
+        forged = [
+            Whereabouts(address="victim:1"),
+            Whereabouts(address="victim:2", proof="AAAA"),
+            Whereabouts(address="victim:3", proof="===="),
+            signed("peer-1", "victim:4"),
+            signed("peer-2", "real:2").model_copy(update={"address": "victim:5"}),
+            signed("peer-2", "real:2").model_copy(update={"serial": 7}),
+        ]
+        for place in forged:
+            membership.heard(hello(1, addresses={"peer-2": place}), PEERS[1])
+            assert membership.address(PEERS[2]) == "card:2"
+        membership.heard(hello(1, addresses={"peer-2": signed("peer-2", "real:2", 5)}), PEERS[1])
+        assert membership.address(PEERS[2]) == "real:2"
+        membership.presence(2).at = None  # it did not answer there
+        membership.heard(hello(1, addresses={"peer-2": signed("peer-2", "old:2", 4)}), PEERS[1])
+        assert membership.address(PEERS[2]) == "card:2", "a statement from before is not believed again"
+
+    play(task)
+
+
+def test_nobody_is_followed_from_address_to_address() -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        dialled = set()
+        for number in range(100):
+            membership.heard(hello(1, at=Whereabouts(address=f"victim:{number}")), PEERS[1])
+            dialled.add(membership.address(PEERS[1]))
+            await asyncio.sleep(1.0)
+        assert dialled == {"victim:0", "victim:60"}
+
+    play(task)
+
+
+def test_a_hello_with_many_addresses_fits_into_a_head() -> None:
+    others = range(1, 200)
+    members = roster(others)
+
+    async def main() -> None:
+        membership = membership_of_0(ScriptedTransport(), others, Signal())
+        place = Whereabouts(address="x" * 253 + ":65535", serial=2**53, proof="A" * 900)
+        for number in others:
+            membership.heard(hello(number, at=place), members[number])
+        found = membership.addresses(others)
+        assert 20 < len(found) < 100
+        said = hello(0, at=place, missing=tuple(range(100)), addresses=found)
+        assert len(encode_head(said)) <= LARGEST_HEAD
+
+    run_virtually(main())

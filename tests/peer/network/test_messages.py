@@ -29,6 +29,7 @@ from coterie.peer.network.messages import (
     Refusal,
     SealAnswer,
     SealStep,
+    Whereabouts,
     decode_head,
     decode_tree,
     encode_head,
@@ -52,15 +53,19 @@ DTYPES = (
 )
 
 HEADS = [
-    Hello(sender="anna", number=0, digest="0" * 64, address="10.0.0.1:7000", round=-1),
+    Hello(sender="anna", number=0, digest="0" * 64, at=Whereabouts(address="10.0.0.1:7000"), round=-1),
     Hello(
         sender="anna",
         number=3,
         digest="a" * 64,
-        address="[::1]:7000",
+        at=Whereabouts(address="[::1]:7000", serial=2**53, proof="c2lnbmVk"),
         round=7,
         finished=True,
-        addresses={"bob": "bob.example:1", "carol": "1.2.3.4:65535"},
+        missing=(0, 10**6),
+        addresses={
+            "bob": Whereabouts(address="bob.example:1"),
+            "carol": Whereabouts(address="1.2.3.4:65535", serial=1, proof="c2lnbmVk"),
+        },
     ),
     Parcel(sender="a.b-c_d", round=10**9, slot=10**6),
     Parcel(sender="bob", round=1, slot=0, empty=True),
@@ -150,10 +155,13 @@ def test_a_head_that_is_too_large_is_not_even_parsed() -> None:
 
 
 def test_no_head_is_larger_than_others_accept() -> None:
-    longest = {f"{number:x>64}": "x" * 253 + ":65535" for number in range(150)}
-    assert len(encode_head(Hello(**{**HEADS[0].model_dump(), "addresses": longest}))) <= LARGEST_HEAD
-    with pytest.raises(ValidationError, match="at most 150"):
-        Hello(**{**HEADS[0].model_dump(), "addresses": {**longest, "one-more": "host:1"}})
+    """A membership counts the bytes of addresses; see there."""
+    place = Whereabouts(address="x" * 253 + ":65535", serial=2**53)
+    longest = {f"{number:x>64}": place for number in range(100)}
+    said = {**dict(HEADS[0]), "missing": (10**6,) * 100}
+    assert len(encode_head(Hello(**{**said, "addresses": longest}))) <= LARGEST_HEAD
+    with pytest.raises(ValidationError, match="at most 100"):
+        Hello(**{**said, "addresses": {**longest, "one-more": place}})
 
 
 # Trees

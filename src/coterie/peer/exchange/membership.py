@@ -1,27 +1,36 @@
 """Who is there: heartbeats, where everyone can be reached, and how far they are.
 
-A peer needs one member of its roster that it can reach; the addresses of the others spread with the
-heartbeats. Times are of the local monotonic clock only, so that wrong wall clocks have no effect.
+A peer needs one member of its roster that it can reach, and asks it for the addresses of those whom it
+misses. An address counts if its owner signed it: nobody can send a peer to any other host. Times are of the
+local monotonic clock only, so that wrong wall clocks have no effect.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
-from coterie.peer.network.messages import Hello
+from coterie.peer.network.messages import Hello, Whereabouts
 
 _log = logging.getLogger("coterie.peer")
 
-_MOST_ADDRESSES = 150  # in one heartbeat
+_MOVES_EVERY = 60.0  # seconds; more often nobody is followed to another address
+_MOST_ADDRESSES = 100  # in one heartbeat
+_MOST_ADDRESS_BYTES = 48 << 10  # so that they fit into a head
+
+Sign: TypeAlias = Callable[[bytes], bytes]
+"""From a message to a proof that this peer wrote it."""
+Verify: TypeAlias = Callable[[int, bytes, bytes], bool]
+"""Whether a proof shows that the peer of this number wrote a message."""
 
 
 class Position(NamedTuple):
@@ -55,13 +64,19 @@ class Presence:
     seen: float = float("-inf")  # when it was last heard of, by the local clock
     position: Position = NOT_STARTED
     finished: bool = False
-    address: str | None = None  # told by itself or by others; None: as on its card
+    at: Whereabouts | None = None  # told by itself or by others; None: as on its card
+    told: str = ""  # the address that it last told itself
+    moved: float = float("-inf")  # when it last told another address than before
     trouble: str = ""  # why the last heartbeat failed
 
 
 @dataclass
 class Membership:
-    """roster: the current members, without this peer itself; asked again at every heartbeat."""
+    """roster: the current members, without this peer itself; asked again at every heartbeat.
+
+    verify: whether a member signed its whereabouts; None where nobody can stand in between, as in one
+    process.
+    """
 
     me: Callable[[], Hello]
     roster: Callable[[], Mapping[int, Acquaintance]]
@@ -70,7 +85,9 @@ class Membership:
     metrics: Metrics
     heartbeat: float
     suspect_after: float
+    verify: Verify | None = None
     presences: dict[int, Presence] = field(default_factory=dict)
+    _serials: dict[int, int] = field(default_factory=dict)  # of the last statement that others passed on
 
     def member(self, name: str) -> Acquaintance | None:
         return next((member for member in self.roster().values() if member.name == name), None)
@@ -82,7 +99,8 @@ class Membership:
         return presence
 
     def address(self, member: Acquaintance) -> str:
-        return self.presence(member.number).address or member.address
+        told = self.presence(member.number).at
+        return member.address if told is None else told.address
 
     def alive(self, number: int) -> bool:
         return number in self.roster() and self._age(number) < self.suspect_after
@@ -111,11 +129,21 @@ class Membership:
             hello.finished,
         )
         presence.seen, presence.trouble = asyncio.get_running_loop().time(), ""
-        presence.position, presence.address = position, hello.address
+        presence.position = position
+        self._found(presence, hello.at)
         presence.finished |= hello.finished  # an answer from before may arrive later
         self._learn(hello.addresses)
         if news:
             self.changed.fire()
+
+    def _found(self, presence: Presence, at: Whereabouts) -> None:
+        """Where a member says that it is. Whoever moves again and again would have us dial all the world."""
+        now = asyncio.get_running_loop().time()
+        if at.address != presence.told:
+            if now < presence.moved + _MOVES_EVERY:
+                return
+            presence.moved, presence.told = now, at.address
+        presence.at = at
 
     async def beat(self) -> None:
         """Heartbeats to everyone, for ever."""
@@ -149,7 +177,7 @@ class Membership:
             self.metrics.refused_by_others[error.reason] += 1
             self._trouble(member, presence, error.text)
         except UnreachableError as error:
-            presence.address = None  # an address that does not answer may be an old one: back to the card
+            presence.at = None  # an address that does not answer may be an old one: back to the card
             self._trouble(member, presence, str(error))
 
     def _trouble(self, member: Acquaintance, presence: Presence, text: str) -> None:
@@ -157,17 +185,46 @@ class Membership:
             presence.trouble = text
             _log.warning("%s: %s", member.name, text)
 
-    def _learn(self, addresses: Mapping[str, str]) -> None:
+    def _learn(self, addresses: Mapping[str, Whereabouts]) -> None:
         for member in self.roster().values():
             told = addresses.get(member.name)
             presence = self.presence(member.number)
-            if told and not self.alive(member.number) and presence.address is None:
-                presence.address = told
+            if told and not self.alive(member.number) and presence.at is None and self._signed(told, member):
+                presence.at = told
 
-    def addresses(self) -> dict[str, str]:
-        """Where the living can be reached, for the others; not more than a message may hold."""
-        living = [member for member in self.roster().values() if self.alive(member.number)]
-        return {member.name: self.address(member) for member in living[:_MOST_ADDRESSES]}
+    def _signed(self, told: Whereabouts, member: Acquaintance) -> bool:
+        """Whether it is the member's own word, and not an older one than is known."""
+        if told.serial < self._serials.get(member.number, 0):
+            return False
+        if self.verify is not None:
+            try:
+                proof = base64.b64decode(told.proof, validate=True)
+            except ValueError:
+                return False
+            if not self.verify(member.number, told.statement(member.name), proof):
+                return False
+        self._serials[member.number] = told.serial
+        return True
+
+    def missing(self) -> tuple[int, ...]:
+        """Whose addresses this peer would like to know; of many, others at each heartbeat."""
+        silent = [number for number in self.roster() if not self.alive(number)]
+        start = int(asyncio.get_running_loop().time()) % max(1, len(silent))
+        return tuple((silent[start:] + silent[:start])[:_MOST_ADDRESSES])
+
+    def addresses(self, wanted: Iterable[int]) -> dict[str, Whereabouts]:
+        """Where those of the wanted who live can be reached, in their own words."""
+        found: dict[str, Whereabouts] = {}
+        size = 0
+        for number in wanted:
+            member, at = self.roster().get(number), self.presence(number).at
+            if member is None or at is None or not self.alive(number):
+                continue
+            size += len(at.model_dump_json()) + len(member.name) + 4
+            if size > _MOST_ADDRESS_BYTES:
+                break
+            found[member.name] = at
+        return found
 
     def _age(self, number: int) -> float:
         return asyncio.get_running_loop().time() - self.presence(number).seen

@@ -14,13 +14,12 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from coterie.errors import RefusedError, SecureSumError, UnreachableError
-from coterie.peer.exchange.membership import Membership, Position
+from coterie.peer.exchange.membership import Membership, Position, Sign, Verify
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.seal_bodies import (
     MOST_BYTES_PER_MEMBER,
@@ -49,11 +48,6 @@ from coterie.protocol.secure_sum import (
 )
 
 _log = logging.getLogger("coterie.peer")
-
-Sign: TypeAlias = Callable[[bytes], bytes]
-"""From a message to a proof that this peer wrote it."""
-Verify: TypeAlias = Callable[[int, bytes, bytes], bool]
-"""Whether a proof shows that the peer of this number wrote a message."""
 
 # By when a step must be answered, as parts of the time for the whole exchange: whoever is silent at one step
 # must not use up the time of the next.

@@ -64,6 +64,18 @@ class _Head(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Whereabouts(_Head):
+    """Where a peer can be reached, in its own words: only what it signed itself is believed, or passed on."""
+
+    address: Address
+    serial: Annotated[int, Field(ge=0, le=2**53)] = 0  # a later statement counts more
+    proof: Annotated[str, Field(max_length=4000, pattern=r"^[A-Za-z0-9+/=]*$")] = ""  # base64
+
+    def statement(self, name: str) -> bytes:
+        """What the proof is for."""
+        return f"coterie address\n{name}\n{self.address}\n{self.serial}".encode()
+
+
 class Hello(_Head):
     """Who I am and where I am; also the heartbeat, and its own answer."""
 
@@ -71,11 +83,12 @@ class Hello(_Head):
     sender: Name
     number: Number  # place in the experiment
     digest: Digest  # of the experiment
-    address: Address
+    at: Whereabouts
     round: Round  # where the peer is: before, or in, this round's exchange number `slot`; -1: not started
     slot: Slot = 0
     finished: bool = False
-    addresses: Annotated[dict[Name, Address], Field(max_length=150)] = Field(default_factory=dict)
+    missing: Annotated[tuple[Number, ...], Field(max_length=100)] = ()  # whose addresses I would like to know
+    addresses: Annotated[dict[Name, Whereabouts], Field(max_length=100)] = Field(default_factory=dict)
 
 
 class Parcel(_Head):
