@@ -146,7 +146,18 @@ def test_predictions_equal_torch(lab: Lab, name: str, executor: Any) -> None:
             expected = case.logits(net, x)
         torch.testing.assert_close(found[peer, : len(index)], expected)
         right = (expected.argmax(1) == data.y[index]).double().mean()
-        assert float(scores.accuracy[peer]) == pytest.approx(float(right))
+        assert float(scores.metrics["accuracy"][peer]) == pytest.approx(float(right))
+
+
+def test_words_are_evaluated_in_pieces_that_fit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word takes 8 bytes, and its vector of 5 numbers 40: four samples of 6 words take 960."""
+    data, net = CASES["whole numbers"].federation(), seeded(Bag)
+    monkeypatch.setattr("coterie.learning.executor._FORWARD_BYTES", 960)
+    params, rows, seen = stacked(net, data.peers), torch.arange(data.peers), []
+    runner = Executor("looped", net, lab.workers)
+    runner.visit(params, data, data.test, rows, lambda visit: seen.append(visit.y.shape[1]))
+    assert sum(seen) == sum(SIZES)
+    assert max(seen) == 4
 
 
 def test_the_loss_sees_the_mask(lab: Lab) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +13,7 @@ from torch.nn.functional import linear
 from coterie.errors import ConfigError
 from coterie.learning.batched import BatchedModel, OneByOne, Vmapped, model_tree
 from coterie.learning.stacked import StackedLayers
-from coterie.models import find_layer
+from coterie.models import find_layer, largest_output
 
 ROWS, BATCH = 3, 5
 
@@ -22,6 +25,14 @@ def ones(shape: tuple[int, ...]) -> Tensor:
 class Table(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"it": x}
+
+
+class Logits(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 30)
+
+    def forward(self, x: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(x))
 
 
 class Contrary(nn.Module):
@@ -87,6 +98,13 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_layers_that_cannot_be_used(layer: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         find_layer(Contrary(), layer, ones((3,)))
+
+
+def test_the_largest_output_decides_about_memory() -> None:
+    """Of float32: what the convolutions return, not the GRU's state, and logits inside an object."""
+    assert largest_output(images(), ones((1, 6, 6))) == 2 * 4 * 4 * 4
+    assert largest_output(nn.Sequential(nn.Embedding(3, 7), Table()), torch.zeros(2, 5).long()) == 5 * 7 * 4
+    assert largest_output(Logits(), ones((3,))) == 30 * 4
 
 
 def test_a_layer_before_all_parameters_is_refused() -> None:

@@ -36,7 +36,7 @@ from coterie.learning.batched import (
 from coterie.learning.local_steps import Batches, Job, LocalWork, draw_batches, local_steps
 from coterie.learning.precision import Autocast, Precision
 from coterie.learning.stacked import StackedLayers
-from coterie.models import Layer, find_layer, model_tree
+from coterie.models import Layer, find_layer, largest_output, model_tree
 from coterie.protocol.node import Loss, Prepare
 from coterie.protocol.trees import Params, row_bytes
 from coterie.randomness import Stream
@@ -44,7 +44,7 @@ from coterie.randomness import Stream
 ExecutorName: TypeAlias = Literal["stacked", "looped"]
 
 _CACHE_BYTES = 8 << 20  # parameters of one stacked chunk
-_FORWARD_BYTES = 16 << 20  # inputs of one evaluation batch
+_FORWARD_BYTES = 16 << 20  # of one evaluation batch: its inputs, or what becomes of words
 _DRAWN_BYTES = 64 << 20  # positions of training samples that are drawn together
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 # From so many rows on, tasks are cut in multiples of this, which as many workers share evenly.
@@ -195,6 +195,7 @@ class Executor:
         self.shapes = {name: value.shape[1:] for name, value in model_tree(module).items()}
         self._model = batched_model(module, name, precision)
         self._layers: dict[str, Layer] = {}
+        self._sample_bytes: int | None = None
 
     def layer(self, name: str, x: Inputs) -> Layer:
         """The layer of this name, for samples such as x."""
@@ -271,7 +272,7 @@ class Executor:
         some = (sizes > 0).nonzero().flatten()
         if not len(some):
             return  # nobody has such samples; splitting an empty list would give one empty chunk
-        per_task = max(1, _FORWARD_BYTES // max(1, bytes_of_one(federation.x)))  # samples
+        per_task = max(1, _FORWARD_BYTES // max(1, self._bytes_of_sample(federation.x)))  # samples
         chunk_rows = min(self._chunk_rows(params, len(some)), max(1, per_task // int(sizes.max())))
         chunks = _chunks(some, sizes, chunk_rows)
 
@@ -309,6 +310,14 @@ class Executor:
                 f"a model is to be run without its {', '.join(map(repr, missing))}; what was not sent, such "
                 "as statistics that stay at home, has to be taken from the node's own model"
             )
+
+    def _bytes_of_sample(self, x: Inputs) -> int:
+        """Of its inputs; where these are words or several, of what the network makes of them."""
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return bytes_of_one(x)
+        if self._sample_bytes is None:
+            self._sample_bytes = max(bytes_of_one(x), largest_output(self.module, example(x)))
+        return self._sample_bytes
 
     def _chunk_rows(self, params: Params, rows: int) -> int:
         """By the model and the number of rows, not by the workers, on which no result may depend.

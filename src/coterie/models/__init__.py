@@ -5,7 +5,7 @@ Every network returns raw logits: distillation needs them, and cross entropy is 
 
 from coterie.models.architecture import Architecture
 from coterie.models.construction import build, is_out_of_memory
-from coterie.models.layers import Layer, find_layer, output_of
+from coterie.models.layers import Layer, find_layer, largest_output, output_of
 from coterie.models.parts import (
     Parts,
     check_shared,
@@ -27,6 +27,7 @@ __all__ = [
     "frozen_names",
     "head_names",
     "is_out_of_memory",
+    "largest_output",
     "model_tree",
     "output_of",
     "still_layers",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError
-from coterie.inputs import Inputs, arguments, each
+from coterie.inputs import Inputs, arguments, count, each
 from coterie.models.parts import copy_of, frozen_names
 from coterie.registry import nearest
 
@@ -63,6 +63,21 @@ class _Reached(Exception):
         self.output = output
 
 
+def largest_output(module: nn.Module, example: Inputs) -> int:
+    """Bytes per sample of the largest tensor that a layer returns: a word's number becomes a long vector."""
+    sizes = [0]
+
+    def see(_: nn.Module, __: Any, output: Any) -> None:
+        tensors = output if isinstance(output, tuple) else (getattr(output, "logits", output),)
+        sizes.extend(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+
+    module = copy_of(module).eval()
+    for layer in module.modules():
+        layer.register_forward_hook(see)
+    _called(module, example)
+    return max(sizes) // count(example)
+
+
 def _flat(output: Any, layer: str) -> Tensor:
     if isinstance(output, tuple):  # as those of an LSTM are
         output = next((part for part in output if isinstance(part, Tensor)), output)
@@ -91,6 +106,11 @@ def _dependencies(module: nn.Module, layer: str, example: Inputs) -> tuple[str, 
 
 
 def _forward(module: nn.Module, layer: str, example: Inputs) -> Tensor:
+    return output_of(module, layer, lambda: _called(module, example))
+
+
+def _called(module: nn.Module, example: Inputs) -> Any:
+    """What the module returns, with real numbers of its own type."""
     like = next(value for value in module.parameters() if value.is_floating_point())
 
     def as_taken(part: Tensor) -> Tensor:
@@ -98,4 +118,4 @@ def _forward(module: nn.Module, layer: str, example: Inputs) -> Tensor:
 
     given, by_name = arguments(each(as_taken, example))
     with torch.no_grad():
-        return output_of(module, layer, lambda: module(*given, **by_name))
+        return module(*given, **by_name)

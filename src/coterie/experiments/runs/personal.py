@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from coterie.checkpoints import write_checkpoint
-from coterie.errors import ConfigError, RunFolderError
+from coterie.data.federation import at
+from coterie.data.own.several import joined, samples
+from coterie.errors import ConfigError, DataError, RunFolderError
 from coterie.experiments.setup.schema import dealt_out
 from coterie.files import write_atomically
+from coterie.inputs import MASK, Inputs, answer, arguments, count, shapes_of
 
 if TYPE_CHECKING:
     from coterie.experiments.runs.running import Run
@@ -34,27 +37,45 @@ def network_of(run: Run, peer: int) -> nn.Module:
 
 def predict(run: Run, peer: int, x: Any) -> Tensor:
     """(samples, classes): the probabilities that the peer's model gives to each class."""
-    module, samples = network_of(run, peer), _samples(x)
+    module = network_of(run, peer)
+    samples = _samples(x, module)
     try:
-        with torch.inference_mode():
-            outputs = [module(batch) for batch in samples.split(_BATCH)]
-    except (RuntimeError, ValueError, IndexError) as error:
+        outputs = _outputs(module, samples)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"the model of peer {peer} cannot take samples of shape {tuple(samples.shape[1:])}: {reason}"
+            f"the model of peer {peer} cannot take samples of shape {shapes_of(samples)}: {reason}"
         ) from None
-    return torch.cat(outputs).double().softmax(dim=1)
+    return outputs.double().softmax(dim=1)
 
 
-def _samples(x: Any) -> Tensor:
-    """What was passed as a tensor with at least one sample; float64, which NumPy prefers, becomes float32."""
+def _outputs(module: nn.Module, x: Inputs) -> Tensor:
+    """Whole numbers in one tensor are given as real ones, as in training, to networks that take no others."""
     try:
-        samples = x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"samples must be numbers in one array: {error}") from None
-    if samples.ndim == 0 or not len(samples):
+        with torch.inference_mode():
+            batches = (at(x, slice(first, first + _BATCH)) for first in range(0, count(x), _BATCH))
+            called = (arguments(batch) for batch in batches)
+            return torch.cat([answer(module(*given, **by_name)) for given, by_name in called])
+    except (RuntimeError, ValueError):
+        if not isinstance(x, Tensor) or x.is_floating_point():
+            raise
+        return _outputs(module, x.float())
+
+
+def _samples(x: Any, module: nn.Module) -> Inputs:
+    """What was passed, as the network takes it: with a mask of ones where it wants one and none is there."""
+    several = isinstance(x, tuple) and any(getattr(part, "ndim", 0) for part in x)
+    try:
+        found = joined({"x": samples(x, "x", len(x[0]) if several else -1)})
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    if not count(found):
         raise ConfigError("there are no samples to predict: pass an array whose first axis counts samples")
-    return samples.float() if samples.dtype == torch.float64 else samples
+    if isinstance(found, Tensor):
+        found = found.long() if found.dtype == torch.uint8 else found
+        if MASK in inspect.signature(module.forward).parameters:
+            return {"0": found, MASK: torch.ones(found.shape[:2], dtype=torch.int64)}
+    return found
 
 
 def save(run: Run, peer: int, path: str | Path) -> Path:
