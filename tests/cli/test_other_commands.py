@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,34 @@ def test_a_new_experiment_runs_at_once(coterie: Command, folder: Path) -> None:
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["peers"] == 8
-    assert result["model"].endswith("experiment.py:Net")
+    assert result["model"].endswith("experiment.py:Net(hidden=32)")
+    assert result["algorithm"].endswith("experiment.py:Mine")
+    assert result["settings"] == {"share": "0.3"}
     shown = coterie("data", "show", "--config", "mine/experiment.toml")
     assert shown.exit_code == 0, shown.stderr
+
+
+def test_what_a_new_experiment_says_can_be_typed(
+    coterie: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All commands of its README but the first, which is tried above, and those of its TOML file."""
+    coterie("new", "mine")
+    head = (folder / "mine/experiment.toml").read_text().partition("\n\n")[0]
+    comments = head.replace("\\\n#", "").replace("#", "").splitlines()
+    typed = [line.split(":", 1)[1] for line in comments if ": " in line]
+    quicker = {"compare": ["--rounds", "1", "--no-plots"], "sweep": ["--rounds", "1", "--jobs", "1"]}
+    quicker["run"] = quicker["compare"]
+    for line in filter(lambda line: " list" not in line, typed):
+        command, *options = shlex.split(line)[1:]
+        done = coterie(command, *options, *quicker[command])
+        assert done.exit_code == 0, (line, done.stderr)
+    monkeypatch.chdir(folder / "mine")
+    lines = [line for line in Path("README.md").read_text().splitlines() if line.startswith("    coterie")]
+    assert [line.split()[1] for line in lines] == ["run", "data", "compare", "sweep", "explain", "swarm"]
+    for line in lines[1:-1]:  # real peers are started elsewhere
+        command, *options = shlex.split(line.partition(" # ")[0])[1:]
+        done = coterie(command, *options, *quicker.get(command, []))
+        assert done.exit_code == 0, (line, done.stderr)
 
 
 OWN_PEERS = """\

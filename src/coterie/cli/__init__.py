@@ -52,7 +52,7 @@ COMMANDS: Commands = {
     ),
     "new": (
         "coterie.cli.new:new",
-        "Start an experiment of your own: a TOML file, and a Python file with your model and data.",
+        "Start an experiment of your own: a TOML file, and a Python file with algorithm, model and data.",
     ),
 }
 DATA_COMMANDS: Commands = {
