@@ -11,6 +11,7 @@ import documents
 import pytest
 from typer.testing import CliRunner
 
+from coterie import catalogue
 from coterie.cli import app
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-algorithm.md"
@@ -27,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a reader of the page would have saved its files, and would start Python."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalogue.algorithms, "_factories", dict(catalogue.algorithms._factories))
     for block in FILES:
         (tmp_path / block.file).write_text(block.text)
     yield tmp_path

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 import coterie
+from coterie import catalogue
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 
 
 @pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
+def all_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The names that the example registers and the log that it silences."""
+    monkeypatch.setattr(catalogue.algorithms, "_factories", dict(catalogue.algorithms._factories))
     level = logging.getLogger("coterie").level
     yield
     logging.getLogger("coterie").setLevel(level)
