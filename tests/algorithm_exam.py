@@ -9,8 +9,8 @@ mistakes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -133,6 +133,7 @@ class Exam:
     batchnorm: Literal["none", "average", "local"] = "none"
     work: Literal["own", "equal"] = "own"
     shared: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)  # other settings than the usual ones
     network: nn.Module | None = None  # another than the usual one
 
     def simulation(
@@ -158,6 +159,7 @@ class Exam:
                 lr_decay=0.9,
                 clip=1.0,
                 work=self.work,
+                **self.training,
             ),
             executor=Executor(executor, net, self.pools[workers]),
             seed=seed,

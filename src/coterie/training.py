@@ -43,7 +43,8 @@ class Training:
     `work` says who counts: "own", each method as its paper does (exchange intervals, head epochs); "equal",
     every method takes per peer and round the mini-batches that Local takes with these settings.
 
-    The optimiser's memory (momentum, Adam's moments) starts afresh in every round.
+    `optimizer_state` says what becomes of the optimiser's memory (momentum, Adam's moments and count of
+    steps): "reset", it starts afresh in every round; "kept", each peer keeps its own, and never sends it.
     """
 
     epochs: int = _key(1, "passes over a peer's training data in a round")
@@ -66,6 +67,10 @@ class Training:
     weight_decay: float = _key(0.0, "added to the gradient by sgd and adam, beside the step by adamw")
     clip: float = _key(10.0, "largest L2 norm of a node's gradient; 0: no clipping")
     optimizer: Literal["sgd", "adam", "adamw"] = _key("sgd", "the rule that turns gradients into steps")
+    optimizer_state: Literal["reset", "kept"] = _key(
+        "reset",
+        "the optimiser's memory (momentum, moments) starts afresh in every round, or is kept by each peer",
+    )
     work: Literal["own", "equal"] = _key(
         "own",
         "own: each method trains as long as its settings say; equal: in each round it takes, per peer, the "

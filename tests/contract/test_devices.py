@@ -78,6 +78,28 @@ def test_trees_and_sums_follow_the_models(
             assert value.shape[1:] == mine[name].shape[1:]
 
 
+KEPT = [{"optimizer": "adam", "schedule": "cosine"}, {"momentum": 0.9, "accumulate": 2}]
+
+
+@pytest.mark.parametrize("settings", KEPT, ids=["adam", "momentum"])
+@pytest.mark.parametrize("name", ["local", "dfedpgp", "ditto"])
+def test_an_optimiser_s_memory_is_where_the_models_are(
+    name: str,
+    settings: dict[str, Any],
+    workers: dict[int, Workers],
+    elsewhere: Callable[[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Peers take different numbers of steps, so each has a rate and a count of its own."""
+    how = Training(batch_size=4, clip=0.0, optimizer_state="kept", **settings)
+    simulation = simulated_elsewhere(name, how, workers, elsewhere, monkeypatch)
+    memory = simulation.blocks[0].node.remembered()
+    assert memory
+    assert all(value.device == ELSEWHERE for value in memory.values())
+    simulation.blocks[0].node.recall(memory)
+    simulation.step()
+
+
 @pytest.mark.parametrize("name", [name for name in algorithms if name not in NEED_NUMBERS])
 def test_rounds_of_models_elsewhere(
     name: str,
@@ -85,6 +107,18 @@ def test_rounds_of_models_elsewhere(
     elsewhere: Callable[[Tensor], Tensor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    simulation = simulated_elsewhere(name, Training(batch_size=4, clip=0.0), workers, elsewhere, monkeypatch)
+    assert all(value.device == ELSEWHERE for value in simulation.personal().values())
+
+
+def simulated_elsewhere(
+    name: str,
+    training: Training,
+    workers: dict[int, Workers],
+    elsewhere: Callable[[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Simulation:
+    """After two rounds."""
     initial = LearningNode.initial
     monkeypatch.setattr(LearningNode, "initial", lambda node: _all(elsewhere, initial(node)))
     data, algorithm = federation(torch.float32), build(name, WITHOUT_NUMBERS.get(name, {}))
@@ -94,7 +128,7 @@ def test_rounds_of_models_elsewhere(
         federation=dataclasses.replace(data, x=elsewhere(data.x), y=elsewhere(data.y)),
         module=net,
         topology=topology_for(algorithm),
-        training=Training(batch_size=4, clip=0.0),
+        training=training,
         executor=Executor("stacked", net, workers[1]),
         seed=1,
         rounds=2,
@@ -102,7 +136,7 @@ def test_rounds_of_models_elsewhere(
     )
     for _ in range(2):
         simulation.step()
-    assert all(value.device == ELSEWHERE for value in simulation.personal().values())
+    return simulation
 
 
 def _all(away: Callable[[Tensor], Tensor], params: Params) -> Params:

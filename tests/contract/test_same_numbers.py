@@ -14,12 +14,14 @@ from algorithm_exam import (
     assert_same,
     check_repeatable,
     check_shards_agree,
+    differs,
     exam,
     measured,
     state_of,
     topology_for,
 )
 
+from coterie.catalogue import algorithms
 from coterie.learning import ExecutorName, pinned_threads
 from coterie.protocol import Algorithm
 from coterie.simulation import load_checkpoint, save_checkpoint
@@ -81,6 +83,29 @@ def test_same_seed_same_bits_other_seed_other_result(
 
 
 # Checkpoints
+
+
+@pytest.mark.parametrize(
+    "algorithm", [algorithms[name]() for name in algorithms if not algorithms[name].facts.restarts], ids=str
+)
+def test_an_optimiser_that_keeps_its_memory(
+    algorithm: Algorithm[Any], sit: Callable[..., Exam], tmp_path: Path
+) -> None:
+    """Executors and shards agree, and a checkpoint has all of it: the rest of a run has the same bits."""
+    adam = {"optimizer": "adam", "optimizer_state": "kept", "momentum": 0.0}
+    exam = dataclasses.replace(sit(algorithm), training=adam)
+    check_executors_agree(exam)
+    check_shards_agree(exam)
+    whole, _ = exam.played(4)
+    started, _ = exam.played(2)
+    save_checkpoint(tmp_path / "state", started, {})
+    resumed = exam.simulation()
+    load_checkpoint(tmp_path / "state", resumed)
+    for _ in range(2):
+        resumed.step()
+    assert_same(state_of(whole), state_of(resumed))
+    afresh = dataclasses.replace(exam, training={"optimizer": "adam"}).played(4)[0]
+    assert differs(state_of(whole), state_of(afresh))
 
 
 @pytest.mark.parametrize("faulty", [False, True], ids=["healthy", "faulty"])

@@ -40,6 +40,12 @@ def test_also_with_equal_local_work(name: str, tmp_path: Path) -> None:
     check(World(name, tmp_path, SMALL, training=Training(epochs=2, batch_size=5, lr=0.1, work="equal")))
 
 
+@pytest.mark.parametrize("name", ["local", "d-psgd", "ppdl", "dfedpgp", "ditto"])
+def test_also_with_an_optimiser_that_keeps_its_memory(name: str, tmp_path: Path) -> None:
+    kept = Training(epochs=2, batch_size=5, lr=0.05, momentum=0.9, schedule="cosine", optimizer_state="kept")
+    check(World(name, tmp_path, SMALL, training=kept))
+
+
 @pytest.mark.parametrize("name", ["d-psgd", "osgp", "dfedpgp", "kd-pdfl", "fedavg", "dac"])
 def test_also_with_the_faults_of_the_experiment(name: str, tmp_path: Path) -> None:
     """Churn and loss that the experiment asks for follow from its seed, so every peer knows of them."""

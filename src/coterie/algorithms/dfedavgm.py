@@ -18,6 +18,8 @@ _BLEND_DFL = {
     "training.weight_decay": 0.0,
 }
 
+_RESTARTS = "by its equations momentum starts afresh in every round"
+
 
 @dataclass(frozen=True)
 class DFedAvgM(DPSGD):
@@ -36,7 +38,7 @@ class DFedAvgM(DPSGD):
 
     momentum: float = 0.9
 
-    facts = replace(DPSGD.facts, paper="Sun et al. 2022")
+    facts = replace(DPSGD.facts, paper="Sun et al. 2022", restarts=_RESTARTS)
     presets: ClassVar[Presets] = {
         "blend-dfl": {"momentum": 0.9, **_BLEND_DFL},
         "dfedpgp": {"momentum": 0.9, **DFEDPGP_TRAINING},
@@ -72,6 +74,7 @@ class DFedAvgMP(DFedAvgM):
         free_running=True,
         architectures=True,
         own_work=("head_epochs",),
+        restarts=_RESTARTS,
     )
     presets: ClassVar[Presets] = {"dfedpgp": DFedAvgM.presets["dfedpgp"]}
 

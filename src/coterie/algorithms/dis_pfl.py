@@ -56,6 +56,7 @@ class DisPFL(Algorithm[SparseState]):
         paper="Dai et al. 2022",
         measured="after_local",
         communication="the weights of one sparse model to each neighbour",
+        restarts="its masks move, and a weight that comes back would meet the momentum of before",
     )
     presets: ClassVar[Presets] = {
         "paper": {

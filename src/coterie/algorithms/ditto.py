@@ -84,7 +84,7 @@ class Ditto(PersonalBesideHub):
         epochs = (node.epochs if own is None else own for own in (self.global_epochs, self.personal_epochs))
         first = share * proportion(*epochs)
         trained = node.train(w, active=here, share=first, **_epochs(self.global_epochs))
-        pulled = {"proximal": (self.pull, w), **_epochs(self.personal_epochs)}
+        pulled = {"proximal": (self.pull, w), "memory": "personal", **_epochs(self.personal_epochs)}
         personal = node.train(state.personal, active=here, share=share, **pulled)
         node.measure(after_local=personal)
         upload = yield to_hub(weighted(trained, node.n_samples.float()), node, here, clients, judged_by(w))

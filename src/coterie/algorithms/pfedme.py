@@ -70,6 +70,7 @@ class PFedMe(PersonalBesideHub):
         measured="after_local",
         communication="one model to every client, one from each sampled client",
         hub=True,
+        restarts="its steps are plain, and have no memory",
     )
     presets: ClassVar[Presets] = {
         "paper": {**_PAPER, "pull": 15.0, "personal_lr": 0.1, "participation": 0.25},  # MNIST

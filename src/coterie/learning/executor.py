@@ -36,6 +36,7 @@ from coterie.learning.batched import (
 from coterie.learning.local_steps import Batches, Job, LocalWork, draw_batches, local_steps
 from coterie.learning.precision import Autocast, Precision
 from coterie.learning.stacked import StackedLayers
+from coterie.learning.updates import Memory
 from coterie.models import Layer, find_layer, largest_output, model_tree
 from coterie.protocol.node import Loss, Prepare
 from coterie.protocol.trees import Params, row_bytes
@@ -213,10 +214,12 @@ class Executor:
         loss: Loss,
         only: tuple[str, ...],
         prepare: Prepare | None = None,
+        kept: Memory | None = None,
     ) -> tuple[Params, Tensor]:
         """New parameters of all rows after the given rows trained, and each row's mean loss.
 
-        The loss is NaN for rows that took no step. `stream` and `work.epochs` are over ALL rows.
+        The loss is NaN for rows that took no step. `stream`, `work.epochs` and `kept` are over ALL rows.
+        kept: what the optimiser remembers of the rounds before, and of this one afterwards.
         """
         self._check_complete(params, self.shapes)
         n_samples = federation.train.sizes
@@ -236,7 +239,8 @@ class Executor:
         def task(some: Tensor, batches: Batches, part: slice) -> None:
             chosen, taking = rows[some[part]], steps[some[part]]
             own_batches = batches.of(part, int(taking[0]))
-            job = Job(self._model, federation, chosen, stream, work, loss, only, taking, prepare, own_batches)
+            settings = (stream, work, loss, only, taking, prepare, own_batches, kept)
+            job = Job(self._model, federation, chosen, *settings)
             place = _place(chosen)
             own = _to_train(params, result, place, turned)
             losses[place] = job.run(own)

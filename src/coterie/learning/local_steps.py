@@ -18,7 +18,19 @@ from coterie.inputs import Inputs
 from coterie.learning.augmentation import Augmented
 from coterie.learning.batched import BatchedModel
 from coterie.learning.schedules import learning_rates
-from coterie.learning.updates import SGD, Adam, Gradients, Proximal, Rate, Update, clipped, mean_gradients
+from coterie.learning.updates import (
+    SGD,
+    Adam,
+    Gradients,
+    Memory,
+    Proximal,
+    Rate,
+    Update,
+    clipped,
+    mean_gradients,
+    recall,
+    remember,
+)
 from coterie.protocol.node import Batch, Loss, Prepare, Samples
 from coterie.protocol.trees import Params
 from coterie.randomness import Stream
@@ -33,7 +45,11 @@ def optimiser(training: Training) -> Update:
     """The rule that turns gradients into steps."""
     if training.optimizer == "sgd":
         return SGD(training.momentum, training.weight_decay, training.nesterov)
-    return Adam(weight_decay=training.weight_decay, decoupled=training.optimizer == "adamw")
+    return Adam(
+        weight_decay=training.weight_decay,
+        decoupled=training.optimizer == "adamw",
+        counting=training.optimizer_state == "kept",
+    )
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,7 @@ class LocalWork:
     round: int
     rounds: int
     stream: str = "batches"
+    memory: str = "batches"  # whose optimiser's memory it goes on with, where that is kept
     epochs: Tensor | None = None  # (rows,) uneven compute
     augmented: Augmented | None = None
     batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
@@ -69,6 +86,7 @@ class LocalWork:
             groups = 0  # the algorithm's own number of epochs, for all
         update: Callable[[Training], Update] = settings.pop("update", optimiser)
         stream = settings.pop("stream", "batches")
+        memory = settings.pop("memory", stream)
         uneven = settings["epochs"] if isinstance(settings.get("epochs"), Tensor) else None
         if uneven is not None:
             del settings["epochs"]
@@ -89,7 +107,7 @@ class LocalWork:
         if isinstance(mu, Tensor) or mu:
             rule = Proximal(mu, anchor, rule)
         augmented = Augmented.named(merged.augment) if merged.augment else None
-        return cls(merged, rule, round, rounds, stream, uneven, augmented, per_step)
+        return cls(merged, rule, round, rounds, stream, memory, uneven, augmented, per_step)
 
     def rates(self, steps: Tensor) -> list[Rate]:
         """The learning rate of each step. steps: (rows,) of each row, sorted from most to least."""
@@ -178,6 +196,7 @@ class Job:
     steps: Tensor
     prepare: Prepare | None
     batches: Batches
+    kept: Memory | None = None  # of all rows of the node, from the rounds before; changed in place
 
     def run(self, params: Params) -> Tensor:
         """Train in place; returns the mean loss over the steps of each row."""
@@ -185,6 +204,8 @@ class Job:
         together = self.work.training.accumulate
         feed, rates = self._feed(longest), self.work.rates(-(-self.steps // together))
         memory = self.work.update.begin({name: params[name] for name in self.only}, self.rows)
+        if self.kept is not None:
+            recall(memory, self.kept, self.rows)
         total = torch.zeros(len(self.rows))
         taking = (self.steps[:, None] > torch.arange(longest)).sum(0).tolist()  # rows at each step
         active = -1
@@ -199,6 +220,8 @@ class Job:
             self.work.update.step(now, kept, partial(self._gradient, now, batches, losses), rate, number)
             for found in losses[-len(batches) :]:  # at the last place where the rule asked
                 total[: len(found)] += found.cpu()
+        if self.kept is not None:
+            remember(memory, self.kept, self.rows)
         mean = total / self.steps
         return mean.masked_fill(mean.isnan(), float("inf"))  # NaN is kept for 'took no step'
 

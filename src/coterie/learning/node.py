@@ -7,7 +7,7 @@ pFedMe do, counts once: the samples seen are what is equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from coterie.errors import ContractError, DivergedError
 from coterie.learning.executor import Executor, Visit
 from coterie.learning.local_steps import LocalWork, local_steps
 from coterie.learning.tasks import CLASSIFICATION, Classification, loss_of
+from coterie.learning.updates import Memory, empty_memory
 from coterie.models import Parts, model_tree
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params
@@ -57,6 +58,7 @@ class LearningNode:
     shown: dict[str, Params] = field(default_factory=dict)
     recorded: dict[str, Tensor] = field(default_factory=dict)
     train_loss: Tensor = field(default_factory=lambda: torch.empty(0))
+    memory: dict[str, Memory] = field(default_factory=dict)  # of each optimiser, where it is kept over rounds
 
     def __post_init__(self) -> None:
         self.loss = loss_of(self.task, self.training, self.federation)
@@ -136,6 +138,7 @@ class LearningNode:
             loss or self.loss,
             names,
             prepare,
+            self._kept(work, {name: params[name] for name in names}) if purpose == "round" else None,
         )
         self._check_finite(losses)
         self._count(work, chosen, purpose)
@@ -243,6 +246,32 @@ class LearningNode:
         work = LocalWork.resolve(self.training, self.round, own, self.ids, self.rounds)
         wanted = due(self._budget(), share, max(self.round, 0), work.batches_per_step)
         return replace(work, batches=(wanted - self.work.trained).clamp(min=0))
+
+    def _kept(self, work: LocalWork, params: Params) -> Memory | None:
+        """What the optimiser of this call remembers from round to round; None: it starts afresh."""
+        if self.training.optimizer_state == "reset":
+            return None
+        kept = self.memory.setdefault(work.memory, {})
+        for key, tree in empty_memory(work.update, params, self.rows).items():
+            kept[key] = {**tree, **kept.get(key, {})}
+        return kept
+
+    def remembered(self) -> dict[str, Tensor]:
+        """All that the node keeps for the next round beside an algorithm's state, by place."""
+        return {
+            f"{whose}/{key}/{name}": value
+            for whose, memory in self.memory.items()
+            for key, tree in memory.items()
+            for name, value in tree.items()
+        }
+
+    def recall(self, remembered: Mapping[str, Tensor]) -> None:
+        """Go on with what `remembered` gave before."""
+        self.memory = {}
+        for place, value in remembered.items():
+            whose, key, name = place.split("/", 2)
+            memory = self.memory.setdefault(whose, {})
+            memory.setdefault(key, {})[name] = value.to(self.federation.device)
 
     def _count(self, work: LocalWork, rows: Tensor, purpose: Purpose) -> None:
         """What is only measured and then dropped is nobody's training."""

@@ -7,7 +7,7 @@ of `params`. Rules work in place on copies that the executor owns. They are writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeAlias, cast
@@ -20,6 +20,9 @@ from coterie.protocol.trees import Params, per_row, some_rows
 Memory: TypeAlias = dict[str, Params]
 Rate: TypeAlias = "float | Tensor"
 """A learning rate: one for all rows, or (rows,) where a schedule has taken them to different places."""
+KEPT = ("velocity", "first", "second", "steps")
+"""What of a rule's memory may last from round to round (`training.optimizer_state`); the rest, such as an
+anchor, belongs to one call of `train`."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +170,43 @@ class Update(Protocol):
     """A rule for one step of local training."""
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
-        """What the rule remembers during one call of `train`; `rows` are the node's rows in `params`."""
+        """What the rule remembers during one call of `train`; `rows` are the node's rows in `params`.
+
+        Trees by name, whose tensors have an axis of rows. Those of the names in `KEPT` may last longer.
+        """
 
     def step(
         self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
         """Change `params` in place; `number` counts the steps from 0."""
+
+
+def empty_memory(update: Update, params: Params, rows: int) -> Memory:
+    """What a rule keeps of so many rows before their first step."""
+    none = torch.arange(0)
+    fresh = update.begin({name: value[:0] for name, value in params.items()}, none)
+    return {
+        key: {name: like.new_zeros(rows, *like.shape[1:]) for name, like in tree.items()}
+        for key, tree in fresh.items()
+        if key in KEPT
+    }
+
+
+def recall(memory: Memory, kept: Memory, rows: Tensor) -> None:
+    """Let the memory of some rows be what was kept of them."""
+    for key, name, value in _tensors_of(memory, kept):
+        value.copy_(some_rows(kept[key][name], rows))
+
+
+def remember(memory: Memory, kept: Memory, rows: Tensor) -> None:
+    """Keep what these rows remember; others may do so at the same time for other rows."""
+    for key, name, value in _tensors_of(memory, kept):
+        kept[key][name].index_copy_(0, rows.to(value.device), value)
+
+
+def _tensors_of(memory: Memory, kept: Memory) -> Iterator[tuple[str, str, Tensor]]:
+    for key in kept:
+        yield from ((key, name, value) for name, value in memory.get(key, {}).items())
 
 
 @dataclass(frozen=True)
@@ -208,6 +242,7 @@ class Adam:
     """Adam (Kingma & Ba) as torch.optim.Adam computes it, with weight decay added to the gradient.
 
     decoupled: weights decay by themselves, beside the step: AdamW (Loshchilov & Hutter).
+    counting: its memory is kept, and with it how many steps each row took before this call.
     """
 
     beta1: float = 0.9
@@ -215,14 +250,21 @@ class Adam:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    counting: bool = False
 
     def begin(self, params: Params, rows: Tensor) -> Memory:
-        return {key: {name: torch.zeros_like(p) for name, p in params.items()} for key in ("first", "second")}
+        moments = ("first", "second")
+        memory = {key: {name: torch.zeros_like(p) for name, p in params.items()} for key in moments}
+        if self.counting:
+            device = next(iter(params.values())).device
+            memory["steps"] = {"taken": torch.zeros(len(rows), dtype=torch.float64, device=device)}
+        return memory
 
     def step(
         self, params: Params, memory: Memory, gradient: Callable[[], Gradients], lr: Rate, number: int
     ) -> None:
-        correction1, correction2 = 1 - self.beta1 ** (number + 1), 1 - self.beta2 ** (number + 1)
+        step: Rate = memory["steps"]["taken"].add_(1) if self.counting else number + 1
+        correction1, correction2 = 1 - self.beta1**step, 1 - self.beta2**step
         for name, factored in gradient().items():
             p, first, second = params[name], memory["first"][name], memory["second"][name]
             g = dense(factored, p)
@@ -232,8 +274,12 @@ class Adam:
                 g = g.add(p, alpha=self.weight_decay)
             first.lerp_(g, 1 - self.beta1)
             second.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-            scale = (second / correction2).sqrt_().add_(self.epsilon)
-            if isinstance(lr, Tensor):
+            scale = (second / for_each_row(correction2, second)).sqrt_().add_(self.epsilon)
+            if isinstance(correction1, Tensor):
+                scale *= for_each_row(correction1, scale)
+                scale /= for_each_row(lr, scale)
+                p.addcdiv_(first, scale, value=-1.0)
+            elif isinstance(lr, Tensor):
                 scale /= for_each_row(lr, scale)
                 p.addcdiv_(first, scale, value=-1 / correction1)
             else:

@@ -266,7 +266,13 @@ class Peer:
         To be done before the peer listens: until then the others wait for it as for one that has not come.
         """
         self._begin_node(-1)
-        self.state = await self.work(lambda: self.journal.load(self.algorithm.init(self.node)))
+        self.state = await self.work(self._committed)
+
+    def _committed(self) -> Any:
+        state = self.journal.load(self.algorithm.init(self.node))
+        if self.journal.round:  # else the node remembers its training before the first round
+            self.node.recall(self.journal.remembered())
+        return state
 
     async def run(self) -> None:
         """Join, learn, finish."""
@@ -347,7 +353,8 @@ class Peer:
         if bool(self.node.online[0]):
             self.state = self._finite(await turn.play(self.state), turn)
         scores = await turn.scores(self.state)
-        self.journal.commit(self.state, turn.round + 1, turn.conserved, self.doubts.open)
+        remembered = self.node.remembered()
+        self.journal.commit(self.state, turn.round + 1, turn.conserved, self.doubts.open, remembered)
         self.holdings.committed(turn.conserved)
         self.metrics.rounds += 1
         self.mailbox.begin(Position(turn.round + 1, 0))

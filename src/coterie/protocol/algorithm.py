@@ -44,6 +44,7 @@ class Facts:
     architectures: bool = False  # peers may have different architectures
     own_work: tuple[str, ...] = ()  # hyper-parameters that say how long it trains, unless all train equally
     partial: bool = False  # a head stays at home: the last linear layer, or what `shared` leaves out
+    restarts: str = ""  # why its optimiser must start afresh in every round: the state is not to be kept
     validation: bool = False  # needs validation data: an experiment sets some aside unless it says otherwise
 
 

@@ -201,7 +201,8 @@ class Node(Protocol):
         `epochs` may be a (rows,) tensor. Also: `update`, a function of these settings that makes another
         update rule; `around`, a function that wraps the experiment's own rule in another;
         `proximal=(mu, anchor)`, a pull towards a model;
-        `stream`, the name of the batches' random stream when a round trains twice; `batches_per_step`, how
+        `stream`, the name of the batches' random stream when a round trains twice; `memory`, whose optimiser
+        goes on where its state is kept over rounds, that of the stream by default; `batches_per_step`, how
         many mini-batches the update rule needs for what counts as one step.
         """
 

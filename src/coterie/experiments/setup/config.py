@@ -131,6 +131,15 @@ def note_of_validation(tables: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
+def refuse_kept_memory(experiment: Experiment, facts: Facts) -> None:
+    """Some methods say themselves how their optimiser starts in a round."""
+    if experiment.training.optimizer_state == "kept" and facts.restarts:
+        raise ConfigError(
+            f"training.optimizer_state 'kept' does not go with algorithm {experiment.algorithm!r}: "
+            f"{facts.restarts}; leave it at 'reset'"
+        )
+
+
 def reads_files(data: str) -> bool:
     """Whether a data set of the catalogue is read from files in the data folder."""
     return data != OWN_OBJECT and not is_file_reference(data) and bool(sources.build(data).needs_files)
@@ -255,6 +264,7 @@ def _with_defaults(experiment: Experiment) -> Experiment:
     algorithm = algorithms[experiment.algorithm]
     facts = algorithm.facts  # type: ignore[attr-defined]
     build_settings(algorithm, experiment.settings, f"settings of {experiment.algorithm}")
+    refuse_kept_memory(experiment, facts)
     if is_file_reference(experiment.data) or experiment.data == OWN_OBJECT:
         default_model, default_partition = "mlp", "iid"
     else:

@@ -18,7 +18,7 @@ from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.data.federation import example
 from coterie.data.own.code import call_for_data
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.config import VALIDATION, build_algorithm
+from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.inputs import Inputs, answer, arguments, each, named
 from coterie.learning import Augmented, Classification, check_module, model_tree, require_precision
@@ -70,6 +70,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     """Load and build; everything that can be wrong with an experiment is found here."""
     objects = objects or Objects()
     algorithm = objects.algorithm or build_algorithm(experiment)
+    refuse_kept_memory(experiment, algorithm.facts)
     task = task_of(experiment)
     topology = _topology(experiment, objects)
     _check_topology(experiment, algorithm, topology)

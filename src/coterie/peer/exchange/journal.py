@@ -38,6 +38,7 @@ from coterie.protocol.trees import named_tensors, rebuilt
 
 S = TypeVar("S")
 
+_OF_NODE = "of-node/"  # no field of a state can be called so
 _REMEMBERED_ROUNDS = 1000  # so long an inquiry about a parcel can be answered
 _DENIED_IN_A_ROUND = 32  # parcels of one member: an honest one asks about few
 _DENIED_OF_A_MEMBER = 1000  # that are remembered
@@ -113,6 +114,11 @@ class Journal:
         tensors, _ = read_checkpoint(self.checkpoint, FORMAT)
         return self._fitted(fresh, tensors)
 
+    def remembered(self) -> dict[str, Tensor]:
+        """What the node kept beside the committed state."""
+        tensors = read_checkpoint(self.checkpoint, FORMAT)[0] if self.checkpoint.exists() else {}
+        return {n.removeprefix(_OF_NODE): value for n, value in tensors.items() if n.startswith(_OF_NODE)}
+
     def begin(self, round: int) -> None:
         """From here on the round must be finished, also after a crash."""
         self._write(BEGUN, json.dumps({"round": round}).encode())
@@ -149,8 +155,18 @@ class Journal:
     def doubted(self, parcel: ParcelId) -> bytes:
         return (self.folder / parcel.file("doubt")).read_bytes()
 
-    def commit(self, state: Any, round: int, taken: Iterable[ParcelId], doubts: Iterable[ParcelId]) -> None:
-        """The state before round `round`, into which the parcels `taken` went."""
+    def commit(
+        self,
+        state: Any,
+        round: int,
+        taken: Iterable[ParcelId],
+        doubts: Iterable[ParcelId],
+        remembered: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """The state before round `round`, into which the parcels `taken` went.
+
+        remembered: what the node keeps beside it.
+        """
         ledger = Ledger(self.ledger.taken | set(taken), self.ledger.denied).recent(round)
         notes = {
             "round": round,
@@ -159,8 +175,10 @@ class Journal:
             "doubts": sorted(doubts),
         }
         head = {"format": FORMAT, "notes": json.dumps(notes)}
+        tensors = dict(named_tensors(state))
+        tensors |= {_OF_NODE + name: tensor for name, tensor in (remembered or {}).items()}
         keep_earlier(self.folder, self.round, self.earlier)
-        write_checkpoint(self.checkpoint, dict(named_tensors(state)), head, durable=self.durable, mode=SECRET)
+        write_checkpoint(self.checkpoint, tensors, head, durable=self.durable, mode=SECRET)
         self.ledger, self.round, self.doubts = ledger, round, set(doubts)
         self._clear()
 
