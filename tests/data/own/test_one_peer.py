@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.data.own.one_peer import checked, load_own
+from coterie.data.own.one_peer import checked, load_own, load_samples
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.real_peers.joining import load_peer_data
 
@@ -149,3 +149,48 @@ def test_a_function_of_the_user(tmp_path: Path) -> None:
 def test_ragged_lists_of_a_function_are_named(arrays, message):
     with pytest.raises(DataError, match=message):
         checked(arrays, "load in own.py")
+
+
+def test_npz_with_several_inputs(tmp_path: Path) -> None:
+    path, tokens = tmp_path / "several.npz", np.arange(12).reshape(4, 3)
+    named = {"x.tokens": tokens, "x.table": X[:, :2], "y": Y}
+    test = {"x_test.tokens": tokens[:2], "x_test.table": X[:2, :2], "y_test": Y[:2]}
+    np.savez(path, **named, **test)
+    x, _, x_test, y_test = load_own(path)  # type: ignore[misc]
+    assert list(x) == list(x_test) == ["tokens", "table"]
+    assert (x["tokens"].dtype, x["table"].dtype) == (torch.int64, torch.float32)
+    assert x["tokens"].tolist() == tokens.tolist()
+    assert (y_test.tolist(), x_test["table"].tolist()) == (Y[:2].tolist(), X[:2, :2].tolist())
+    np.savez(path, **{f"x.{place}": np.full((4, 2), place) for place in (10, 2, 0)}, y=Y)
+    assert list(load_own(path)[0]) == ["0", "2", "10"]
+    assert list(load_samples(path, 2)[0]) == ["0", "2", "10"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x.a": X, "x.b": X[:3], "y": Y}, "'b' has 3 samples, but 'a' has 4"),
+        ({"x": X, "x.a": X, "y": Y}, "it has x, x.a; give x as one array or as several"),
+        ({"x.a b": X, "y": Y}, "'a b' cannot be the name of an input"),
+        ({"x.a": X, "x.b": np.where(X == 5, np.nan, X), "y": Y}, "1 samples have missing.* first sample 1"),
+        ({"z.a": X, "y": Y}, "unknown array 'z'"),
+    ],
+)
+def test_several_inputs_that_do_not_fit(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(DataError, match=words):
+        load_own(tmp_path / "mine.npz")
+
+
+def test_text_without_decimal_points_is_whole_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    for number, kind in (("2", torch.int64), ("2.5", torch.float32)):
+        path.write_text(f"a,b,label\n1,{number},0\n3,4,1\n")
+        assert load_own(path)[0].dtype == kind
+    path.write_text("a,b\n1,2\n3,4\n")
+    assert load_samples(path, 2)[0].dtype == torch.int64
+
+
+def test_missing_values_in_sequences_are_found() -> None:
+    with pytest.raises(DataError, match=r"1 samples have missing.* first sample 2"):
+        checked(([[1.0], [2.0, 3.0], [4.0, np.nan], [5.0]], Y), "load in own.py")

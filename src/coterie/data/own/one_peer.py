@@ -117,10 +117,13 @@ def _inputs_of(names: list[str], path: Path) -> dict[str, list[str]]:
 def _inputs(file: Mapping[str, Any], arrays: list[str], name: str) -> Any:
     if arrays == [name]:
         return file[name]
-    found = {array.partition(".")[2]: file[array] for array in arrays}
-    if all(key.isdigit() for key in found):
-        return tuple(found[key] for key in sorted(found, key=int))
-    return found
+    return {array.partition(".")[2]: file[array] for array in sorted(arrays, key=_place)}
+
+
+def _place(array: str) -> int:
+    """x.2 comes before x.10; names keep the order of the file."""
+    name = array.partition(".")[2]
+    return int(name) if name.isdigit() else 0
 
 
 def _wanted(names: list[str], path: Path) -> tuple[str, ...]:

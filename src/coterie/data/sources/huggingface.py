@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from coterie.data.own.in_memory import from_arrays
+from coterie.data.own.several import Raw, samples
 from coterie.data.own.values import one_per_sample
 from coterie.data.source import Source
 from coterie.data.sources.tiny_imagenet import jpeg_decoder
@@ -168,12 +170,13 @@ def is_number(feature: Any) -> bool:
     return str(getattr(feature, "dtype", "")).startswith(("int", "uint", "float", "bool"))
 
 
-def read_features(table: Any, columns: list[str]) -> NDArray[np.float32]:
-    """(rows, channels, height, width) for images, (rows, columns) for numbers."""
+def read_features(table: Any, columns: list[str]) -> Raw:
+    """Images (rows, channels, height, width), numbers (rows, columns), or a column of lists, as of tokens."""
     if len(columns) == 1 and is_image(table.features[columns[0]]):
-        return _images(table[columns[0]], columns[0])
-    values = [_numbers(table, column) for column in columns]
-    return values[0] if len(values) == 1 and values[0].ndim > 1 else np.stack(values, axis=1)
+        return torch.from_numpy(_images(table[columns[0]], columns[0]))
+    if len(columns) == 1 and not is_number(table.features[columns[0]]):
+        return samples(list(table[columns[0]]), f"column {columns[0]!r}", len(table))
+    return torch.from_numpy(np.stack([_numbers(table, column) for column in columns], axis=1))
 
 
 def _numbers(table: Any, column: str) -> NDArray[np.float32]:
@@ -181,8 +184,7 @@ def _numbers(table: Any, column: str) -> NDArray[np.float32]:
         return np.asarray(table[column], dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"column {column!r} must hold numbers, equally many in each row, not {table.features[column]} "
-            f"({error})"
+            f"column {column!r} must hold numbers, not {table.features[column]} ({error})"
         ) from error
 
 
