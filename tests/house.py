@@ -112,7 +112,7 @@ FLOORS = (  # from the ground up
         ),
     ),
     Floor("reporting", (Room("reporting", "tables and plots from what runs left behind"),)),
-    Floor("results", (Room("results", "coterie.open: what runs left behind, as Python objects"),)),
+    Floor("results", (Room("results", "coterie.compare, sweep and open: what one gets back"),)),
     Floor("coterie", (Room("coterie", "the public names"),)),
     Floor(
         "cli",

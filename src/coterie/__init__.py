@@ -34,7 +34,9 @@ if TYPE_CHECKING:
         average,
         pull,
     )
+    from coterie.results.comparison import compare
     from coterie.results.opening import open
+    from coterie.results.sweep import sweep
     from coterie.topology import Graph, Topology
     from coterie.training import Training
 
@@ -59,6 +61,7 @@ _HOME = {
     "Topology": "topology",
     "Training": "training",
     "average": "protocol",
+    "compare": "results.comparison",
     "from_arrays": "data",
     "from_peers": "data",
     "load": "data",
@@ -68,6 +71,7 @@ _HOME = {
     "simulate": "experiments.api",
     "sources": "catalogue",
     "split": "data",
+    "sweep": "results.sweep",
     "topologies": "catalogue",
 }
 
@@ -92,6 +96,7 @@ __all__ = [
     "Topology",
     "Training",
     "average",
+    "compare",
     "from_arrays",
     "from_peers",
     "load",
@@ -101,6 +106,7 @@ __all__ = [
     "simulate",
     "sources",
     "split",
+    "sweep",
     "topologies",
 ]
 

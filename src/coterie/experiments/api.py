@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.running import Run, resume, run
-from coterie.experiments.setup.config import note_of_validation, resolve
+from coterie.experiments.setup.config import note_of_validation, require_data_folder, resolve
 from coterie.experiments.setup.prepare import Objects
-from coterie.experiments.setup.schema import OWN_OBJECT
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.protocol import Algorithm, require_algorithm
 from coterie.training import Training
 
@@ -52,30 +52,14 @@ def simulate(
     sections: `training={"lr": 0.1}` or a Training, `settings=...`, `splitting=...`, `evaluation=...`,
         `execution=...`, `faults=...`, as in an experiment's TOML file.
     """
-    if isinstance(algorithm, type):
-        raise ConfigError(f"{algorithm.__name__} is a class; pass an instance: {algorithm.__name__}(...)")
-    objects = Objects(
-        algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
-        data=None if isinstance(data, str) else data,
-        model=None if isinstance(model, str) else model,
-        partition=None if isinstance(partition, str) else partition,
-        topology=None if isinstance(topology, str) else topology,
-    )
+    parts = {"data": data, "model": model, "partition": partition, "topology": topology}
+    objects = objects_in({"algorithm": algorithm, **parts})
     if resume_from is not None:
         return resume(Path(resume_from), objects=objects, observer=observer)
-    named = {
-        "algorithm": algorithm,
-        "data": data,
-        "model": model,
-        "partition": partition,
-        "topology": topology,
-    }
-    table = _table(named, objects, sections)
-    table |= {"peers": peers if peers is not None else _peers_of(data), "rounds": rounds, "seed": seed}
+    table = table_of({"algorithm": algorithm, **parts}, sections)
+    table |= {"peers": peers if peers is not None else peers_of(data), "rounds": rounds, "seed": seed}
     experiment = resolve(table)
-    note = note_of_validation([table])
-    if note:
-        _log.warning("%s", note)
+    say(note_of_validation([table]))
     return run(
         experiment,
         objects=objects,
@@ -84,13 +68,36 @@ def simulate(
     )
 
 
-def _table(named: dict[str, Any], objects: Objects, sections: dict[str, Any]) -> dict[str, Any]:
+def say(message: str) -> None:
+    """Something that a user of Python should know, if it is not empty."""
+    if message:
+        _log.warning("%s", message)
+
+
+def resolve_to_simulate(table: Mapping[str, Any]) -> Experiment:
+    """`resolve`, and that the folder of data files is there; some of its parts may be objects."""
+    experiment = resolve(table)
+    require_data_folder(experiment)
+    return experiment
+
+
+def objects_in(named: Mapping[str, Any]) -> Objects:
+    """What among algorithm, data, model, partition and topology is an object, not a name."""
+    algorithm = named["algorithm"]
+    if isinstance(algorithm, type):
+        raise ConfigError(f"{algorithm.__name__} is a class; pass an instance: {algorithm.__name__}(...)")
+    given = {key: None if isinstance(value, str) else value for key, value in named.items()}
+    return Objects(**given | {"algorithm": algorithm if isinstance(algorithm, Algorithm) else None})
+
+
+def table_of(named: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
     """The table of an experiment; what was passed as an object has a name that says so."""
+    objects = objects_in(named)
     table: dict[str, Any] = {
         key: value if getattr(objects, key) is None else OWN_OBJECT for key, value in named.items()
     }
     if objects.algorithm is not None:
-        table |= {"algorithm": _name_of(objects.algorithm), "settings": objects.algorithm.settings()}
+        table |= {"algorithm": name_of(objects.algorithm), "settings": objects.algorithm.settings()}
     if objects.partition is None:
         table["partition"] = named["partition"] or _partition_of(objects.data)
     # What belongs to whom is settled in a Federation: nothing is set aside that was not asked for.
@@ -102,7 +109,7 @@ def _table(named: dict[str, Any], objects: Objects, sections: dict[str, Any]) ->
     return table
 
 
-def _name_of(algorithm: Any) -> str:
+def name_of(algorithm: Any) -> str:
     """The catalogue name of an algorithm object; one's own class is registered under its class name."""
     cls = type(algorithm)
     for name in algorithms:
@@ -118,7 +125,7 @@ def _partition_of(data: Any) -> str | None:
     return None if data is None or isinstance(data, Source) else OWN_OBJECT
 
 
-def _peers_of(data: Any) -> int | None:
+def peers_of(data: Any) -> int | None:
     if isinstance(data, Federation):
         return data.peers
     return len(data) if isinstance(data, (list, tuple)) else None

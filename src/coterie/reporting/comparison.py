@@ -95,8 +95,19 @@ def summary(swept: Sequence[Swept]) -> Lines:
         for column in _summarised([swept[number] for number in members]):
             found = interval([line[column] for line in chosen if line.get(column) is not None])
             if found is not None:
-                lines.append({**dict(labels), "metric": column, **_columns(found), **taken})
+                lines.append({**dict(labels), "metric": column, **interval_columns(found), **taken})
     return lines
+
+
+def best(swept: Sequence[Swept]) -> dict[str, Any]:
+    """The labels with the best mean over seeds of the main metric; empty if nothing was run."""
+    metric = main_metric(swept)
+    column = f"personal_{metric.name}"
+    lines = [line for line in summary(swept) if line["metric"] == column]
+    if not lines:
+        return {}
+    first = (max if metric.higher_is_better else min)(lines, key=lambda line: line["mean"])
+    return {key: first[key] for key in swept[0].cell.labels if key != "seed"}
 
 
 def work_said(swept: Sequence[Swept]) -> str:
@@ -172,7 +183,12 @@ def compare(swept: Sequence[Swept], first: str, second: str) -> Lines:
             found = interval(differences)
             if found is not None:
                 lines.append(
-                    {**dict(others), "difference": f"{first} - {second}", "metric": column, **_columns(found)}
+                    {
+                        **dict(others),
+                        "difference": f"{first} - {second}",
+                        "metric": column,
+                        **interval_columns(found),
+                    }
                 )
     return lines
 
@@ -191,7 +207,7 @@ def _without_seed(swept: Sequence[Swept]) -> dict[tuple[tuple[str, Any], ...], l
     return groups
 
 
-def _columns(found: Interval) -> dict[str, Any]:
+def interval_columns(found: Interval) -> dict[str, Any]:
     return {"mean": found.mean, "std": found.std, "low": found.low, "high": found.high, "seeds": found.n}
 
 

@@ -2,65 +2,248 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError, RunFailedError, RunFolderError
-from coterie.experiments.cells.comparing import PLAN, Planned, Say, in_own_folders
-from coterie.experiments.runs.naming import going_on
+from coterie.errors import ConfigError, CoterieError, RunFailedError, RunFolderError
+from coterie.experiments.api import (
+    name_of,
+    objects_in,
+    peers_of,
+    resolve_to_simulate,
+    say,
+    table_of,
+)
+from coterie.experiments.cells.comparing import (
+    PLAN,
+    Planned,
+    Say,
+    corrected,
+    in_own_folders,
+    make_plan,
+    read_plan,
+    split_names,
+)
+from coterie.experiments.runs import naming
+from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.running import Run, run, run_or_resume
+from coterie.experiments.runs.stored import StoredRun
 from coterie.experiments.setup.dealing import Dealer
 from coterie.experiments.setup.prepare import Objects, note_of_isolation, prepare
 from coterie.files import write_atomically
+from coterie.protocol import Algorithm
 from coterie.reporting import tables
+from coterie.results.exports import Sheet
+from coterie.results.sheets import sheet_of
 
 Watch = Callable[[Planned], Watching]
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Runs of several algorithms on the same data: for each of them, one run for each seed."""
+    """Runs of several algorithms on the same data: for each of them, one run for each seed.
+
+    One that is read from its folder may be interrupted; numbers are of the seeds that all have finished.
+    """
 
     runs: Mapping[str, Sequence[Run]]
     folder: Path | None = None
 
-    @property
+    def __repr__(self) -> str:
+        """Who was compared, and how they fared, in a line."""
+        if not self.seeds:
+            return f"<Comparison of {', '.join(self.runs)}, no seed finished by all>"
+        scores = ", ".join(f"{label} {_mean(group):.3f}" for label, group in self.finished.items())
+        first = next(iter(self.finished.values()))[0]
+        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+        return f"<Comparison on {first.experiment.data}, {seeds}, {first.metric.title}: {scores}>"
+
+    @functools.cached_property
     def seeds(self) -> list[int]:
-        return [run.experiment.seed for run in next(iter(self.runs.values()))]
+        """Those that all algorithms have finished."""
+        done = [{run.experiment.seed for run in group if run.finished} for group in self.runs.values()]
+        return sorted(set.intersection(*done)) if done else []
+
+    @functools.cached_property
+    def finished(self) -> dict[str, list[Run]]:
+        """The runs of these seeds, in their order."""
+        if not self.seeds:
+            raise RunFolderError(
+                f"{self.folder}: there is no seed that all algorithms have finished; go on with: "
+                f"coterie compare --resume {self.folder}"
+            )
+        return {
+            label: sorted(
+                (run for run in group if run.experiment.seed in self.seeds),
+                key=lambda run: run.experiment.seed,
+            )
+            for label, group in self.runs.items()
+        }
 
     @property
-    def local(self) -> Sequence[Run]:
+    def local(self) -> list[Run]:
         """The runs of Local, which is always among them."""
-        return next(group for group in self.runs.values() if group[0].experiment.algorithm == "local")
+        return next(group for group in self.finished.values() if group[0].experiment.algorithm == "local")
+
+    @property
+    def best(self) -> str:
+        """The algorithm with the best mean over peers and seeds, on test data."""
+        choose = max if self.local[0].metric.higher_is_better else min
+        return choose(self.finished, key=lambda label: _mean(self.finished[label]))
 
     def results(self) -> list[dict[str, Any]]:
         """Every run as plain data, with its gain over Local: what `--json` prints."""
         alone = [run.result() for run in self.local]
         return [
             {**result, "gain_over_local": tables.gain(result, reference)}
-            for group in self.runs.values()
+            for group in self.finished.values()
             for result, reference in zip([run.result() for run in group], alone, strict=True)
         ]
 
+    def sheet(self) -> Sheet:
+        """The numbers with their means and intervals over seeds, for CSV, Parquet, LaTeX and data frames."""
+        results = {label: [run.result() for run in group] for label, group in self.finished.items()}
+        return sheet_of(results, [run.result() for run in self.local])
+
+    def frame(self, library: str | None = None) -> Any:
+        """A line for each algorithm and metric: mean, standard deviation and interval over seeds."""
+        return self.sheet().frame(library)
+
+    def csv(self, path: str | os.PathLike[str]) -> Path:
+        return self.sheet().csv(path)
+
+    def parquet(self, path: str | os.PathLike[str]) -> Path:
+        return self.sheet().parquet(path)
+
+    def latex(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The table in LaTeX, the best in bold; with a path, also written there."""
+        return self.sheet().latex(path)
+
     def table(self) -> tables.Summary:
         """A row for each algorithm, for the terminal: `rich.print(comparison.table())`."""
-        results = {label: [run.result() for run in group] for label, group in self.runs.items()}
+        results = {label: [run.result() for run in group] for label, group in self.finished.items()}
         local = [run.result() for run in self.local]
         return tables.summary_over_seeds(list(results.values()), list(results), local)
 
 
-def compared(plan: Sequence[Planned], runs: Sequence[Run], folder: Path | None) -> Comparison:
-    """The runs of a plan, those that differ only in their seed together."""
+def _mean(group: Sequence[Run]) -> float:
+    return statistics.fmean(float(run.personal_scores.nanmean()) for run in group)
+
+
+def compare(
+    algorithms: Sequence[str | Algorithm[Any]] | Mapping[str, str | Algorithm[Any]],
+    data: Any = "digits",
+    model: Any = None,
+    partition: Any = None,
+    topology: Any = None,
+    peers: int | None = None,
+    rounds: int = 20,
+    seed: int = 0,
+    *,
+    seeds: int = 1,
+    run_dir: str | Path | None = None,
+    resume_from: str | Path | None = None,
+    observer: Watching = None,
+    **sections: Any,
+) -> Comparison:
+    """Compare algorithms on the same data, peers and seeds; Local is always among them.
+
+    algorithms: names or Algorithms; a dict says what each is called in tables.
+    data, model, ..., sections: as in `coterie.simulate`, for all of them. All train equally long, unless
+        `training={"work": "own"}`.
+    seeds: so many, counted up from `seed`.
+    run_dir: a new folder for everything; default: keep nothing. resume_from: one that was interrupted, where
+        only `sections` may change, for the runs that are not finished.
+    observer: looks on at every run, one after the other.
+    """
+    parts = {"data": data, "model": model, "partition": partition, "topology": topology}
+    if resume_from is not None:
+        folder: Path | None = Path(os.fspath(resume_from))
+        plan = corrected(
+            read_plan(Path(os.fspath(resume_from))), dict(sections), Path(os.fspath(resume_from)), say
+        )
+    else:
+        folder = None if run_dir is None else Path(os.fspath(run_dir))
+        if folder is not None:
+            naming.refuse_existing(folder, "compare")
+        size = {"peers": peers if peers is not None else peers_of(data), "rounds": rounds, "seed": seed}
+        plan = _plan(_named(algorithms), parts, size, sections, seeds)
+    return run_plan(
+        plan,
+        folder,
+        given=objects_in({"algorithm": "local", **parts}),
+        watch=lambda planned: observer,
+        say=say,
+        go_on=f"coterie.compare(..., resume_from={str(folder)!r})",
+    )
+
+
+def _plan(
+    named: Mapping[str, str | Algorithm[Any]],
+    parts: Mapping[str, Any],
+    size: Mapping[str, Any],
+    sections: Mapping[str, Any],
+    seeds: int,
+) -> list[Planned]:
+    def make_table(name: str | None) -> dict[str, Any]:
+        algorithm = "local" if name is None else named.get(name, name)
+        return {**table_of({"algorithm": algorithm, **parts}, sections), **size}
+
+    own = {name: one for name, one in named.items() if isinstance(one, Algorithm)}
+    return make_plan(make_table, list(named), seeds, say, own=own, check=resolve_to_simulate)
+
+
+def _named(algorithms: Any) -> dict[str, str | Algorithm[Any]]:
+    """By what they are called; an object by its class and what was set."""
+    if not algorithms:
+        raise ConfigError('which algorithms? Write ["d-psgd", "fedavg"]; `coterie list` shows all')
+    if isinstance(algorithms, Mapping):
+        return dict(algorithms)
+    if isinstance(algorithms, str):
+        return {name.strip(): name.strip() for name in split_names(algorithms)}
+    named: dict[str, str | Algorithm[Any]] = {}
+    for one in algorithms:
+        label = one if isinstance(one, str) else _label(one)
+        if label in named:
+            raise ConfigError(f"algorithm {label!r} is named twice; a dict gives each a name of its own")
+        named[label] = one
+    return named
+
+
+def _label(algorithm: Any) -> str:
+    """`Mine(rate=0.1)`, with what is not as the class has it."""
+    objects_in({"algorithm": algorithm})  # says what to do with a class
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(f"an algorithm is a name or a coterie.Algorithm, not {algorithm!r}")
+    values = {field.name: (getattr(algorithm, field.name), field.default) for field in fields(algorithm)}
+    changed = ",".join(f"{name}={value}" for name, (value, usual) in values.items() if value != usual)
+    return name_of(algorithm) + (f"({changed})" if changed else "")
+
+
+def compared(plan: Sequence[Planned], runs: Mapping[str, Run], folder: Path | None) -> Comparison:
+    """The runs of a plan, by their folders; those that differ only in their seed belong together."""
     groups: dict[str, list[Run]] = {}
     several = len({planned.experiment.seed for planned in plan}) > 1
-    for planned, done in zip(plan, runs, strict=True):
+    for planned in plan:
         suffix = f"-s{planned.experiment.seed}" if several else ""
-        groups.setdefault(planned.label.removesuffix(suffix), []).append(done)
+        group = groups.setdefault(planned.label.removesuffix(suffix), [])
+        if planned.folder in runs:
+            group.append(runs[planned.folder])
     return Comparison(groups, folder)
+
+
+def opened_comparison(folder: Path, objects: Objects) -> Comparison:
+    """The comparison in a folder, finished or interrupted."""
+    plan = in_own_folders(read_plan(folder))
+    begun = [planned.folder for planned in plan if RunFolder(folder / planned.folder).holds_run]
+    return compared(plan, {name: StoredRun(RunFolder(folder / name), objects) for name in begun}, folder)
 
 
 def run_plan(
@@ -89,7 +272,7 @@ def run_plan(
             runs[planned.folder] = _run_one(planned, folder, dealer, watch(planned), go_on)
     except CoterieError as error:
         _give_up(plan, runs, folder, error, go_on)
-    return compared(plan, [runs[planned.folder] for planned in plan], folder)
+    return compared(plan, runs, folder)
 
 
 def _run_one(planned: Planned, folder: Path | None, dealer: Dealer, observer: Watching, go_on: str) -> Run:
@@ -98,7 +281,7 @@ def _run_one(planned: Planned, folder: Path | None, dealer: Dealer, observer: Wa
     if folder is None:
         return run(experiment, objects=objects, observer=observer)
     place = folder / planned.folder
-    with going_on(place, go_on):
+    with naming.going_on(place, go_on):
         return run_or_resume(experiment, place, objects=objects, observer=observer)
 
 

@@ -180,9 +180,9 @@ def test_a_parquet_file_is_named_when_it_is_written(
 def test_a_difference_has_a_sign_and_its_spread_has_none() -> None:
     from coterie.cli.running.cells import _text
 
-    assert _text("comparison", "mean", 0.02) == "+2.00"
-    assert _text("comparison", "low", -0.01) == "-1.00"
-    assert _text("comparison", "std", 0.013) == "1.30"
+    assert _text("comparison", "mean", 0.02, True) == "+2.00"
+    assert _text("comparison", "low", -0.01, True) == "-1.00"
+    assert _text("comparison", "std", 0.013, True) == "1.30"
 
 
 def test_an_interruption_before_the_first_cell_says_how_to_go_on(

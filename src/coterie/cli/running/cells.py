@@ -21,14 +21,13 @@ from coterie.metric import Metric
 from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.tables import in_bytes, show
 from coterie.reporting.work import SIGN, said_below
+from coterie.results.sweep import run_cells
 
 
 def work_off(title: str, cells: list[Cell], folder: Path, jobs: int | None, quiet: bool) -> dict[str, str]:
     """Run the cells that are not finished; the messages of those that broke, by their names."""
-    with _runner(folder, jobs, len(cells)) as runner:
-        runner.check(cells)
-        with CellProgress(title, cells, quiet) as progress:
-            return runner.work_off(cells, progress)
+    with CellProgress(title, cells, quiet) as progress:
+        return dict(run_cells(cells, folder, jobs=jobs or cores(), notify=progress).broken)
 
 
 def reproduce_all(

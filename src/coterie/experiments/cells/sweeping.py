@@ -6,7 +6,7 @@ import copy
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from coterie.experiments.cells.comparing import (
 )
 from coterie.experiments.runs import naming
 from coterie.experiments.setup.config import override, refuse_unknown_words, resolve, with_equal_work
+from coterie.experiments.setup.schema import Experiment
 from coterie.registry import nearest, parse_call, split_outside_brackets
 
 SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
@@ -90,7 +91,14 @@ def combinations(
     return planned
 
 
-def plan_cells(make_table: MakeTable, axes: Sequence[Axis], seeds: int, say: Say) -> list[Cell]:
+def plan_cells(
+    make_table: MakeTable,
+    axes: Sequence[Axis],
+    seeds: int,
+    say: Say,
+    *,
+    check: Callable[[dict[str, Any]], Experiment] = resolve,
+) -> list[Cell]:
     """The cells, checked before anything runs; says what was changed."""
     for axis in axes:
         axis.refuse_unknown_words()
@@ -101,7 +109,7 @@ def plan_cells(make_table: MakeTable, axes: Sequence[Axis], seeds: int, say: Say
         give_hub_its_star(table, parse_call(str(table.get("algorithm", "local")), "algorithm")[0], once)
     tables = on_the_same_data([table for _, table in planned], say)
     cells = [
-        Cell(resolve(with_equal_work(table)), labels)
+        Cell(check(with_equal_work(table)), labels)
         for (labels, _), table in zip(planned, tables, strict=True)
     ]
     for cell in cells:

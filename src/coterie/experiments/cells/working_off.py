@@ -36,7 +36,7 @@ from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.running import Run, run_or_resume
 from coterie.experiments.setup.dealing import Dealer, data_digest, deciding
-from coterie.experiments.setup.prepare import prepare
+from coterie.experiments.setup.prepare import Objects, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import alone, write_atomically
 
@@ -61,11 +61,14 @@ def ignore(event: Event) -> None:
 
 
 class CellRunner:
-    """Works off cells in `jobs` processes, which are kept from one call of `work_off` to the next."""
+    """Works off cells in `jobs` processes, which are kept from one call of `work_off` to the next.
 
-    def __init__(self, where: Path, jobs: int = 1) -> None:
-        self.where, self.jobs = where, jobs
-        self._dealer = Dealer()  # of cells that run in this process
+    given: a user's own objects, for all cells; they cannot be sent to other processes.
+    """
+
+    def __init__(self, where: Path, jobs: int = 1, given: Objects | None = None) -> None:
+        self.where, self.jobs = where, jobs if given is None else 1
+        self._dealer = Dealer(given)  # of cells that run in this process
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> CellRunner:

@@ -16,6 +16,7 @@ from coterie.checkpoints import write_checkpoint
 from coterie.data.federation import at
 from coterie.data.own.several import joined, samples
 from coterie.errors import ConfigError, DataError, RunFolderError
+from coterie.experiments.setup.prepare import task_of
 from coterie.experiments.setup.schema import dealt_out
 from coterie.files import write_atomically
 from coterie.inputs import MASK, Inputs, answer, arguments, count, shapes_of
@@ -36,7 +37,7 @@ def network_of(run: Run, peer: int) -> nn.Module:
 
 
 def predict(run: Run, peer: int, x: Any) -> Tensor:
-    """(samples, classes): the probabilities that the peer's model gives to each class."""
+    """What the peer's model says of samples: for classes, the probability of each."""
     module = network_of(run, peer)
     samples = _samples(x, module)
     try:
@@ -46,7 +47,7 @@ def predict(run: Run, peer: int, x: Any) -> Tensor:
         raise ConfigError(
             f"the model of peer {peer} cannot take samples of shape {shapes_of(samples)}: {reason}"
         ) from None
-    return outputs.double().softmax(dim=1)
+    return task_of(run.experiment).answers(outputs.double())
 
 
 def _outputs(module: nn.Module, x: Inputs) -> Tensor:

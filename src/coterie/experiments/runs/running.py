@@ -143,9 +143,10 @@ class Run:
         return [self.model(peer) for peer in range(self.peers)]
 
     def predict(self, peer: int, x: Any) -> Tensor:
-        """(samples, classes): the probabilities that a peer's personal model gives to each class.
+        """What a peer's personal model says of samples: for classes, the probability of each.
 
-        x: an array or tensor whose first axis counts samples, shaped as in the data of the run.
+        x: an array or tensor whose first axis counts samples, shaped as in the data of the run; a tuple or
+            dict of them for a network that takes several.
         """
         return personal.predict(self, peer, x)
 

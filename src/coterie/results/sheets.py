@@ -1,0 +1,80 @@
+"""The numbers of a comparison with their intervals over seeds, and which of them a paper shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from coterie.metric import Metric
+from coterie.reporting.comparison import Lines, interval_columns
+from coterie.reporting.intervals import Interval, interval
+from coterie.reporting.tables import gain, in_bytes, mean_of
+from coterie.reporting.work import steps_of
+from coterie.results.exports import Column, Sheet
+
+Result = Mapping[str, Any]
+Numbers = dict[str, list[Interval | None]]  # by metric: one for each algorithm
+
+
+def sheet_of(results: Mapping[str, Sequence[Result]], local: Sequence[Result]) -> Sheet:
+    """results: by algorithm, one for each seed; local: those of Local on the same seeds."""
+    groups = [
+        [_measures(result, alone) for result, alone in zip(group, local, strict=True)]
+        for group in results.values()
+    ]
+    numbers: Numbers = {
+        name: [_over_seeds([measures[name] for measures in group]) for group in groups]
+        for name in groups[0][0]
+    }
+    columns = _columns(list(results), numbers, Metric.of(local[0]))
+    return Sheet(_lines(list(results), numbers), columns, _caption(local))
+
+
+def _measures(result: Result, local: Result) -> dict[str, float | None]:
+    name = Metric.of(result).name
+    return {
+        f"personal_{name}": mean_of(result, "personal_{}"),
+        "worst_decile": mean_of(result, "personal_{}", "worst_decile"),
+        f"personal_{name}_after_local": mean_of(result, "personal_{}_after_local"),
+        f"personal_{name}_after_mixing": mean_of(result, "personal_{}_after_mixing"),
+        "gain_over_local": None if result["algorithm"] == "local" else gain(result, local),
+        f"global_{name}": mean_of(result, "global_{}"),
+        "gradient_steps_per_peer": steps_of(result),
+        "bytes_sent_per_peer": result["bytes_sent_per_peer"],
+    }
+
+
+def _over_seeds(values: Sequence[float | None]) -> Interval | None:
+    return interval([value for value in values if value is not None and value == value])
+
+
+def _lines(labels: Sequence[str], numbers: Numbers) -> Lines:
+    return [
+        {"algorithm": label, "metric": name, **interval_columns(found)}
+        for place, label in enumerate(labels)
+        for name, cells in numbers.items()
+        if (found := cells[place]) is not None
+    ]
+
+
+def _columns(labels: Sequence[str], numbers: Numbers, metric: Metric) -> list[Column]:
+    """Those that a paper shows, without what nobody has."""
+    good: Literal["highest", "lowest"] = "highest" if metric.higher_is_better else "lowest"
+    sent = [None if cell is None else in_bytes(cell.mean) for cell in numbers["bytes_sent_per_peer"]]
+    columns = [
+        Column("algorithm", labels),
+        Column(metric.unit, numbers[f"personal_{metric.name}"], metric.text, good),
+        Column("worst tenth", numbers["worst_decile"], metric.text, good),
+        Column("gain over Local", numbers["gain_over_local"], partial(metric.text, signed=True), "highest"),
+        Column(f"global {metric.title}", numbers[f"global_{metric.name}"], metric.text, good),
+        Column("sent per peer", sent),
+    ]
+    return [column for column in columns if any(cell is not None for cell in column.cells)]
+
+
+def _caption(local: Sequence[Result]) -> str:
+    first, seeds = local[0], len(local)
+    spread = f"mean and Student's 95 % interval over {seeds} seeds" if seeds > 1 else "one seed"
+    what = f"{first['peers']} peers, {first['data']}, {first['partition']}, {first['model']}"
+    return f"{what}, {first['rounds']} rounds; {spread}"
