@@ -48,6 +48,7 @@ algorithms: Registry[Any] = Registry(
         "fedala": "coterie.algorithms.fedala:FedALA",
         "facade": "coterie.algorithms.facade:FACADE",
         "dfedsalt": "coterie.algorithms.dfedsalt:DFedSalt",
+        "kin": "coterie.algorithms.kin:Kin",
     },
     check="coterie.protocol.algorithm:require_algorithm",
 )

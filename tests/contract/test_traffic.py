@@ -90,6 +90,7 @@ BYTES_PER_ROUND: dict[str, Callable[[Graph, dict[str, Any]], int]] = {
     "fedala": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
     "facade": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + NUMBER_BYTES),
     "dfedsalt": lambda graph, s: each_link(graph, s) * BODY_BYTES,
+    "kin": lambda graph, s: pulls(graph, s) * MODEL_BYTES,
 }
 
 

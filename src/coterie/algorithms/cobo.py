@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.parts.distillation import full_gradient
+from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.selection import random_pairs
 from coterie.algorithms.parts.settings import require_at_least
 from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Links, Node, Params, Presets, Round, average
@@ -67,7 +68,7 @@ class CoBo(Algorithm[CoBoState]):
         met = share_per_row(inbox, half) > 0
         middle = average(state.params, inbox, half)
         gradient = full_gradient(node, middle, node.loss, met)
-        gradient = {name: value for name, value in gradient.items() if name not in node.buffers}
+        gradient = pick(gradient, tuple(n for n in gradient if n not in (*node.buffers, *node.at_home)))
         rows, paired = met.nonzero().flatten(), (partner >= 0).nonzero().flatten()
         to, expect = Links(rows, partner[rows]), Links(paired, partner[paired])
         answers = yield Exchange(gradient, to=to, expect=expect, check=Sized(state.params))

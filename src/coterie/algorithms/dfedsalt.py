@@ -39,6 +39,7 @@ class DFedSalt(ModelAlgorithm):
         communication="one body to each neighbour",
         free_running=True,
         architectures=True,
+        partial=True,
         own_work=("head_epochs",),
     )
     presets: ClassVar[Presets] = {"dfedpgp": DFEDPGP_TRAINING}

@@ -49,6 +49,7 @@ class FACADE(Algorithm[HeadsState]):
         measured="after_local",
         communication="one model and the number of its head to each neighbour",
         free_running=True,
+        partial=True,
     )
     presets: ClassVar[Presets] = {}
 

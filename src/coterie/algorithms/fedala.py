@@ -56,6 +56,7 @@ class FedALA(Algorithm[ALAState]):
         measured="after_mixing",
         communication="one model to each neighbour",
         free_running=True,
+        partial=True,
         own_work=("mixing_epochs", "first_epochs"),
     )
     presets: ClassVar[Presets] = {"paper": {"eta": 1.0, "adaptive": "head"}}

@@ -62,6 +62,7 @@ class PDFL(ModelAlgorithm):
         measured="after_mixing",
         communication="one model to each neighbour",
         free_running=True,
+        partial=True,
     )
     presets: ClassVar[Presets] = {
         "code": {**DFEDPGP_TRAINING, "training.epochs": 4, "training.batch_size": 64},

@@ -83,7 +83,7 @@ class PFedGraph(Algorithm[GraphState]):
     def weights(self, mine: Params, n: Tensor, inbox: Inbox, node: Node) -> Tensor:
         """(rows, nodes) w_i."""
         start = node.initial()
-        trained = [name for name in mine if name not in node.buffers]
+        trained = [name for name in mine if name not in (*node.buffers, *node.at_home)]
 
         def look(peers: Tree, rows: Tensor) -> Tensor:
             sent = cast(Params, peers)

@@ -113,8 +113,10 @@ class Inbox:
 
     def sum(self, weights: Tensor | None = None) -> Tree:
         """Sum of the payloads that each row received, each message times its weight (default 1)."""
+        parts = list(zip(self._parcels, self._split(weights), strict=True))
+        arrived = [part for part in parts if len(part[0].rows)]  # other networks may have sent nothing
         total: Tree | None = None
-        for parcel, part in zip(self._parcels, self._split(weights), strict=True):
+        for parcel, part in arrived or parts[:1]:
             added = map_tree(WeightedSum.of(parcel, part, self._n_rows, self._spread), parcel.payload)
             total = added if total is None else map_tree(torch.add, total, added)
         return {} if total is None else total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,35 @@ class Best:
             where_rows(improved, params, self.params),
             torch.where(loss.isnan(), self.loss, loss.minimum(self.loss)),
         )
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Which of several models each row uses, by running means of their validation losses, with hysteresis.
+
+    A row begins with the first, and stays with it where it has no validation data.
+    """
+
+    choice: Tensor  # (rows,)
+    loss: Tensor  # (rows, models) NaN before the first measurement
+
+    @classmethod
+    def none(cls, rows: int, models: int) -> Guard:
+        return cls(torch.zeros(rows, dtype=torch.long), torch.full((rows, models), float("nan")))
+
+    def seen(self, loss: Tensor, memory: float, margin: float) -> Guard:
+        """Another model takes over once its mean loss is lower by the margin, a share of the present one."""
+        mean = torch.where(self.loss.isnan(), loss, memory * self.loss + (1 - memory) * loss)
+        best = mean.nan_to_num(torch.inf).argmin(1)
+        now, then = mean.gather(1, self.choice[:, None])[:, 0], mean.gather(1, best[:, None])[:, 0]
+        return Guard(torch.where(then < (1 - margin) * now, best, self.choice), mean)
+
+    def chosen(self, models: Sequence[Params]) -> Params:
+        """Row by row the model of its choice."""
+        result = dict(models[0])
+        for number, model in enumerate(models[1:], 1):
+            result = where_rows(self.choice == number, model, result)
+        return result
 
 
 def require_validation(node: Node, what: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -59,6 +61,47 @@ def mask_of(links: Links, like: Tensor) -> Tensor:
     mask = torch.zeros_like(like, dtype=torch.bool)
     mask[links.rows, links.ids] = True
     return mask
+
+
+def links_of(mask: Tensor) -> Links:
+    """The pairs that a (rows, nodes) mask holds."""
+    return Links(*mask.nonzero(as_tuple=True))
+
+
+@dataclass(frozen=True)
+class Acquaintance:
+    """What each row knows of the others' losses on its own data: sums and numbers of looks, which fade."""
+
+    loss: Tensor  # (rows, nodes)
+    number: Tensor  # (rows, nodes)
+
+    @property
+    def mean(self) -> Tensor:
+        """(rows, nodes) infinite for those never seen."""
+        return torch.where(self.number > 0, self.loss / self.number, torch.inf)
+
+    def heard(self, links: Links, loss: Tensor, memory: float) -> Acquaintance:
+        """One round later, with new losses (links,)."""
+        place = (links.rows, links.ids)
+        number = (memory * self.number).index_put(place, torch.ones_like(loss), accumulate=True)
+        return Acquaintance((memory * self.loss).index_put(place, loss, accumulate=True), number)
+
+    def lower_bound(self, explore: float) -> Tensor:
+        """(rows, nodes) the mean less what it may be off by (discounted UCB); -inf for those never seen."""
+        seen, mean = self.number > 0, torch.where(self.number > 0, self.mean, 0.0)
+        count = seen.sum(1, keepdim=True).clamp(min=1)
+        away = torch.where(seen, mean - mean.sum(1, keepdim=True) / count, 0.0)
+        spread = (away.square().sum(1, keepdim=True) / count).sqrt()
+        looks = self.number.sum(1, keepdim=True).clamp(min=1).log() / torch.where(seen, self.number, 1.0)
+        return torch.where(seen, mean - explore * spread * looks.sqrt(), -torch.inf)
+
+    def weights(self, kappa: float, worst: Tensor | None = None) -> Tensor:
+        """(rows, nodes) exp(-kappa (l - b) / b), b the row's least mean l; 0 above `worst` (rows,)."""
+        mean = self.mean
+        best = mean.amin(1, keepdim=True).clamp(min=_LOWEST_LOSS)
+        excess = ((mean - best) / best).clamp(min=0)
+        known = mean.isfinite() if worst is None else mean < worst[:, None]
+        return torch.where(known, (-kappa * excess).exp(), 0.0)
 
 
 def probabilities(scores: Tensor, possible: Tensor, tau: float) -> Tensor:
