@@ -6,6 +6,7 @@ A crash leaves no half-written file. Only their owner reads secrets. A lock ends
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import shlex
@@ -53,6 +54,21 @@ def write_new(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror}") from None
     _sync_folder(path)
+
+
+def require_place(path: Path, what: str) -> None:
+    """Find out now that a file could not be written there later. what: names it in the error."""
+    place = path.expanduser().resolve()
+    if place.is_dir():
+        raise RunFolderError(f"{what} {path} is a folder; name a file")
+    if not place.parent.is_dir():
+        raise RunFolderError(f"{what} {path}: its folder does not exist")
+
+
+def has_parquet() -> bool:
+    """Whether a library is installed that writes Parquet files."""
+    names = [name for name in ("polars", "pandas", "pyarrow") if importlib.util.find_spec(name) is not None]
+    return "polars" in names or len(names) == 2
 
 
 def read_secret(path: Path) -> bytes:

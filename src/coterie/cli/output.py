@@ -7,13 +7,70 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from coterie.cli.problems import note
+from coterie.errors import ConfigError
+from coterie.files import has_parquet, require_place
+
+if TYPE_CHECKING:
+    from coterie.results.exports import Sheet
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")]
+
+
+Csv = Annotated[
+    Path | None,
+    typer.Option("--csv", help="Also write the table as CSV.", metavar="FILE", show_default=False),
+]
+Parquet = Annotated[
+    Path | None,
+    typer.Option("--parquet", help="Also write the table as Parquet.", metavar="FILE", show_default=False),
+]
+Latex = Annotated[
+    Path | None,
+    typer.Option(
+        "--latex",
+        help="Also write the table in LaTeX: means and intervals over seeds, the best in bold.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Exports:
+    """Files that a table is written to, besides what a command leaves anyway."""
+
+    csv: Path | None = None
+    parquet: Path | None = None
+    latex: Path | None = None
+
+    def check(self) -> None:
+        """Find out before the runs that a table could not be written after them."""
+        for option, path in (("--csv", self.csv), ("--parquet", self.parquet), ("--latex", self.latex)):
+            if path is not None:
+                require_place(path, option)
+        if self.parquet is not None and not has_parquet():
+            raise ConfigError(
+                f"--parquet {self.parquet} needs polars, or pandas and pyarrow, which are not installed: "
+                "pip install 'coterie[frames]'"
+            )
+
+    def write(self, sheets: Sequence[tuple[str, Sheet]]) -> list[Path]:
+        """sheets: the tables with their names; several stand below each other in one file."""
+        from coterie.results.exports import joined  # PyTorch
+
+        whole = joined(sheets)
+        writers = ((self.csv, whole.csv), (self.parquet, whole.parquet), (self.latex, whole.latex))
+        for path, write in writers:
+            if path is not None:
+                write(path)
+        return [path for path, _ in writers if path is not None]
 
 
 @dataclass(frozen=True)
@@ -23,6 +80,11 @@ class Output:
     json: bool
     quiet: bool
     plots: bool
+    exports: Exports = Exports()
+
+    def export(self, sheets: Sequence[tuple[str, Sheet]]) -> None:
+        for path in self.exports.write(sheets) if self.exports != Exports() else []:
+            note(f"written: {path}", self.quiet)
 
 
 def print_json(value: Any) -> None:

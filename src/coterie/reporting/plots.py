@@ -1,8 +1,13 @@
-"""Plots of finished runs as PNG files: learning curves, every peer's score, who learned from whom."""
+"""Plots of finished runs as PNG files: learning curves, every peer's score, who learned from whom.
+
+A group holds the runs of one algorithm, one for each seed. Curves are means over all of them, with a band
+from the lowest to the highest seed; where single peers are shown, they are the peers of all seeds.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,26 +21,33 @@ from coterie.experiments.runs.running import Run
 from coterie.metric import Metric
 from coterie.protocol import Point
 from coterie.reporting.drawing import COLOURS, GREY, colour_of, line_style, new_figure, plain, save
-from coterie.reporting.tables import label_of as label_of_result
 
 Array = NDArray[np.float64]
+Group = Sequence[Run]
 
 GAINED, LOST = COLOURS[0], COLOURS[1]
 POINT_NAMES: dict[Point, str] = {"after_local": "after local training", "after_mixing": "after mixing"}
 MOST_PEERS_ON_MAP = 1000  # a heat map of more has a million cells and shows nothing
 
 
-def label_of(run: Run) -> str:
-    return label_of_result(run.result())
+def draw(groups: Sequence[Group], labels: Sequence[str], folder: Path) -> list[Path]:
+    """All plots of one algorithm, or of several beside each other."""
+    paths = [
+        learning_curves(groups, labels, folder / "learning_curves.png"),
+        per_peer_scores(groups, labels, folder / f"per_peer_{groups[0][0].metric.name}.png"),
+        who_learned_from_whom(groups, labels, folder / "who_learned_from_whom.png"),
+    ]
+    return [path for path in paths if path is not None]
 
 
-def learning_curves(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
-    """Mean of the main metric by round, at both points, with the spread over peers."""
+def learning_curves(groups: Sequence[Group], labels: Sequence[str], path: Path) -> Path:
+    """Mean of the main metric by round, at both points, with the spread over seeds and over peers."""
+    runs = [group[0] for group in groups]
     if len(runs) == 1:
         figure = new_figure(7.0, 4.2)
         axes = figure.subplots()
-        _curve_with_band(axes, runs[0], COLOURS[0], labels[0])
-        axes.set_title(f"{labels[0]}: personal {runs[0].metric.title} of {runs[0].peers} peers")
+        _curve_with_band(axes, groups[0], COLOURS[0], labels[0])
+        axes.set_title(f"{labels[0]}: personal {runs[0].metric.title} of {_peers(groups[0])}")
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
         _name_axes(axes, runs[0].metric)
         return save(figure, path)
@@ -44,14 +56,16 @@ def learning_curves(runs: Sequence[Run], labels: Sequence[str], path: Path) -> P
     figure = new_figure(10.5, 4.0 + 2.3 * rows)
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[4.0, *[2.3] * rows])
     together = figure.add_subplot(grid[0, :])
-    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        _mean_curve(together, run, number, label)
-    together.set_title(f"Personal {title}, mean of {runs[0].peers} peers, each at its own point")
+    for number, (group, label) in enumerate(zip(groups, labels, strict=True)):
+        _mean_curve(together, group, number, label)
+    seeds = max(len(group) for group in groups)
+    bands = f"; bands: lowest to highest of {seeds} seeds" if seeds > 1 else ""
+    together.set_title(f"Personal {title}, mean of {_peers(groups[0])}, each at its own point{bands}")
     together.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     _name_axes(together, runs[0].metric)
-    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
+    for number, (group, label) in enumerate(zip(groups, labels, strict=True)):
         axes = figure.add_subplot(grid[1 + number // columns, number % columns], sharey=together)
-        _curve_with_band(axes, run, colour_of(number), label)
+        _curve_with_band(axes, group, colour_of(number), label)
         axes.set_title(label, fontsize=9)
         _small(axes, number, columns, len(runs), "round", title)
     figure.supxlabel(
@@ -62,42 +76,43 @@ def learning_curves(runs: Sequence[Run], labels: Sequence[str], path: Path) -> P
     return save(figure, path)
 
 
-def per_peer_scores(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path:
+def per_peer_scores(groups: Sequence[Group], labels: Sequence[str], path: Path) -> Path:
     """Every peer's score; against Local where it was run, so that one sees who gained and who was hurt."""
-    local = next((run for run in runs if run.experiment.algorithm == "local"), None)
-    shown = [(run, label) for run, label in zip(runs, labels, strict=True) if run is not local]
+    local = next((group for group in groups if group[0].experiment.algorithm == "local"), None)
+    shown = [(group, label) for group, label in zip(groups, labels, strict=True) if group is not local]
     if local is None or not shown:
-        return _sorted_peers(runs[0], labels[0], path)
+        return _sorted_peers(groups[0], labels[0], path)
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     figure = new_figure(max(5.5, 3.6 * columns), 0.9 + 2.6 * rows)
     everyone = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    reference = _array(local.personal_scores)
+    reference = _last_scores(local)
     order = np.argsort(reference, kind="stable")
     for number, axes in enumerate(everyone.flat):
         if number >= len(shown):
             axes.set_visible(False)
             continue
-        run, label = shown[number]
-        _against_local(axes, _array(run.personal_scores)[order], reference[order], label, run.metric)
-        _small(axes, number, columns, len(shown), "peers, sorted by Local", local.metric.title)
+        group, label = shown[number]
+        metric, what = local[0].metric, "peers" + (" of all seeds" if len(local) > 1 else "")
+        _against_local(axes, _last_scores(group)[order], reference[order], label, metric)
+        _small(axes, number, columns, len(shown), f"{what}, sorted by Local", metric.title)
     handles, names = everyone[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return save(figure, path)
 
 
-def who_learned_from_whom(runs: Sequence[Run], labels: Sequence[str], path: Path) -> Path | None:
+def who_learned_from_whom(groups: Sequence[Group], labels: Sequence[str], path: Path) -> Path | None:
     """Heat map of models received, or of learned weights; None if there are none, or too many peers."""
-    if runs[0].peers > MOST_PEERS_ON_MAP:
+    if groups[0][0].peers > MOST_PEERS_ON_MAP:
         return None
-    shown = [(run, label) for run, label in zip(runs, labels, strict=True) if int(run.graph.sum())]
+    shown = [(group, label) for group, label in zip(groups, labels, strict=True) if int(group[0].graph.sum())]
     if not shown:
         return None
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     figure = new_figure(1.3 + 3.2 * columns, 1.0 + 3.2 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
-    shares = [_shares(run) for run, _ in shown]
+    shares = [np.mean([_shares(run) for run in group], axis=0) for group, _ in shown]
     top = max(float(share.max()) for share in shares)
     image: Any = None
     for number, axes in enumerate(grid.flat):
@@ -107,16 +122,40 @@ def who_learned_from_whom(runs: Sequence[Run], labels: Sequence[str], path: Path
         image = _map(axes, shown[number][0], shares[number], top, shown[number][1])
         _small(axes, number, columns, len(shown), "sender", "receiver")
     figure.colorbar(image, ax=grid, shrink=0.8, label="share of what a peer learned from others")
-    has_clusters = shown[0][0].clusters is not None
-    note = "Who learned from whom" + (" (lines: the true clusters)" if has_clusters else "")
+    has_clusters, seeds = shown[0][0][0].clusters is not None, len(shown[0][0])
+    note = "Who learned from whom" + (f", mean of {seeds} seeds" if seeds > 1 else "")
+    note += " (lines: the true clusters)" if has_clusters else ""
     figure.suptitle(note)
     return save(figure, path)
 
 
-def _curve_with_band(axes: Axes, run: Run, colour: Any, label: str) -> None:
-    rounds = run.history.rounds
+def _rounds(group: Group) -> list[int]:
+    """Those that all runs have measured: one of them may have ended early."""
+    common = set.intersection(*(set(run.history.rounds) for run in group))
+    return sorted(common)
+
+
+def _scores(group: Group, point: Point | None = None) -> Array:
+    """(seeds, rounds, peers) the main metric over time."""
+    rounds = _rounds(group)
+    places = [[run.history.rounds.index(number) for number in rounds] for run in group]
+    every = [_array(run.scores_over_time(point=point)) for run in group]
+    return np.stack([scores[place] for scores, place in zip(every, places, strict=True)])
+
+
+def _last_scores(group: Group) -> Array:
+    """Of the peers of all seeds."""
+    return np.concatenate([_array(run.personal_scores) for run in group])
+
+
+def _peers(group: Group) -> str:
+    return f"{group[0].peers} peers" + (f" and {len(group)} seeds" if len(group) > 1 else "")
+
+
+def _curve_with_band(axes: Axes, group: Group, colour: Any, label: str) -> None:
+    run, rounds = group[0], _rounds(group)
     other: Point = "after_mixing" if run.point == "after_local" else "after_local"
-    own = _array(run.scores_over_time())
+    own = np.concatenate(_scores(group), axis=1)  # (rounds, peers of all seeds)
     worst, best = _deciles(own)
     axes.fill_between(
         rounds, worst, best, color=colour, alpha=0.18, lw=0, label="worst to best tenth of peers"
@@ -125,15 +164,18 @@ def _curve_with_band(axes: Axes, run: Run, colour: Any, label: str) -> None:
     axes.plot(
         rounds, np.nanmean(own, 1), color=colour, marker=marker, label=f"mean {POINT_NAMES[run.point]} *"
     )
-    dashed = np.nanmean(_array(run.scores_over_time(point=other)), 1)
+    dashed = np.nanmean(np.concatenate(_scores(group, other), axis=1), 1)
     axes.plot(
         rounds, dashed, color=colour, ls="--", lw=1.2, marker=marker, label=f"mean {POINT_NAMES[other]}"
     )
 
 
-def _mean_curve(axes: Axes, run: Run, number: int, label: str) -> None:
-    means = np.nanmean(_array(run.scores_over_time()), 1)
-    rounds = run.history.rounds
+def _mean_curve(axes: Axes, group: Group, number: int, label: str) -> None:
+    of_seeds, rounds = np.nanmean(_scores(group), axis=2), _rounds(group)  # (seeds, rounds)
+    means = of_seeds.mean(0)
+    if len(group) > 1:
+        low, high = of_seeds.min(0), of_seeds.max(0)
+        axes.fill_between(rounds, low, high, color=colour_of(number), alpha=0.15, lw=0)
     # Markers in different places, so that curves which coincide are still seen.
     step = max(1, len(rounds) // 8)
     axes.plot(rounds, means, markevery=(number % step, step), ms=5, label=label, **line_style(number))
@@ -166,10 +208,11 @@ def _against_local(axes: Axes, mine: Array, local: Array, label: str, metric: Me
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _sorted_peers(run: Run, label: str, path: Path) -> Path:
+def _sorted_peers(group: Group, label: str, path: Path) -> Path:
+    run = group[0]
     figure = new_figure(7.0, 4.0)
     axes = figure.subplots()
-    values = np.sort(_array(run.personal_scores))
+    values = np.sort(_last_scores(group))
     values = values[~np.isnan(values)]
     size = max(4.0, min(36.0, 1800 / max(1, len(values))))
     axes.scatter(np.arange(len(values)), values, color=COLOURS[0], s=size, zorder=3, label="a peer")
@@ -193,15 +236,17 @@ def _shares(run: Run) -> Array:
     return shares
 
 
-def _map(axes: Axes, run: Run, shares: Array, top: float, label: str) -> Any:
+def _map(axes: Axes, group: Group, shares: Array, top: float, label: str) -> Any:
+    run = group[0]
     image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=top, interpolation="nearest")
     if run.clusters is not None:
         sizes = np.bincount(np.unique(run.clusters.numpy(), return_inverse=True)[1])
         for edge in np.cumsum(sizes)[:-1] - 0.5:
             axes.axhline(edge, color="white", lw=1)
             axes.axvline(edge, color="white", lw=1)
-    inside = run.own_cluster_share
-    axes.set_title(label if inside is None else f"{label}: {inside:.0%} from its own cluster", fontsize=9)
+    known = [share for run in group if (share := run.own_cluster_share) is not None]
+    inside = f": {statistics.fmean(known):.0%} from its own cluster" if known else ""
+    axes.set_title(f"{label}{inside}", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return image

@@ -145,7 +145,7 @@ def _cell(reproduction: Reproduction, row: Row, column: Column, metric: str) -> 
     value, entry = printed_number(reproduction.table, row, column.name, metric)
     paper = ""
     if entry is not None and (value is not None or entry.note):  # a note alone: why there is no number
-        number = "-" if value is None else _plain(value, metric)
+        number = "-" if value is None else plain_number(value, metric)
         paper = f" ({number}{'†' if entry.note else ''})"
     sign = SIGN if row.name in reproduction.trained_otherwise(column.name) else ""
     return ours(reproduction, row.name, column.name, metric) + sign + paper
@@ -160,13 +160,13 @@ def ours(reproduction: Reproduction, row: str, column: str, metric: str) -> str:
         if metric.endswith("-to-target") and runs:
             return "not reached"
         return "broken" if broken else "-"
-    text = _plain(number.mean, metric)
+    text = plain_number(number.mean, metric)
     if number.std is not None:
-        text += f"±{_plain(number.std, metric)}"
+        text += f"±{plain_number(number.std, metric)}"
     return text if number.n == runs else f"{text} [{number.n} of {runs}]"
 
 
-def _plain(value: float, metric: str) -> str:
+def plain_number(value: float, metric: str) -> str:
     if metric == "bytes-to-target":
         return in_bytes(value)
     if metric.endswith("loss"):

@@ -126,6 +126,12 @@ class Comparison:
         """The table in LaTeX, the best in bold; with a path, also written there."""
         return self.sheet().latex(path)
 
+    def plot(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Learning curves with bands over seeds, every peer's score, who learned from whom; as PNG files."""
+        from coterie.reporting import plots  # Matplotlib, which not everyone wants to wait for
+
+        return plots.draw(list(self.finished.values()), list(self.finished), Path(os.fspath(folder)))
+
     def table(self) -> tables.Summary:
         """A row for each algorithm, for the terminal: `rich.print(comparison.table())`."""
         results = {label: [run.result() for run in group] for label, group in self.finished.items()}

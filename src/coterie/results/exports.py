@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.errors import ConfigError, RunFolderError
+from coterie.errors import ConfigError
 from coterie.experiments.runs.frames import frame
-from coterie.files import write_atomically
+from coterie.files import require_place, write_atomically
 from coterie.reporting.comparison import Lines, write_csv, write_parquet
 from coterie.reporting.intervals import Interval
 
@@ -39,6 +39,7 @@ class Sheet:
     lines: Lines
     columns: Sequence[Column]
     caption: str = ""
+    more: str = ""  # LaTeX of other tables, below
 
     def frame(self, library: str | None = None) -> Any:
         """The lines as a data frame of pandas or polars."""
@@ -59,29 +60,23 @@ class Sheet:
 
     def latex(self, path: str | os.PathLike[str] | None = None) -> str:
         """The table in LaTeX, for the package booktabs; with a path, also written there."""
-        text = _latex(self.columns, self.caption)
+        text = (_latex(self.columns, self.caption) if self.columns else "") + self.more
         if path is not None:
             write_atomically(_place(path), text.encode())
         return text
 
 
-def one_below_the_other(sheets: Sequence[tuple[str, Sheet]]) -> Sheet:
-    """The lines of several tables as one, with a column that says whose they are."""
+def joined(sheets: Sequence[tuple[str, Sheet]]) -> Sheet:
+    """Several tables as one, with a column that says whose a line is; a single one as it is."""
+    if len(sheets) == 1:
+        return sheets[0][1]
     lines = [{"table": name, **line} for name, sheet in sheets for line in sheet.lines]
-    return Sheet(lines, ())
-
-
-def check_path(path: Path | None, option: str) -> None:
-    """Find out before the runs that a table could not be written after them."""
-    if path is not None and not path.expanduser().resolve().parent.is_dir():
-        raise RunFolderError(f"{option} {path}: its folder does not exist")
-    if path is not None and path.expanduser().is_dir():
-        raise RunFolderError(f"{option} {path} is a folder; name a file")
+    return Sheet(lines, (), more="\n".join(sheet.latex() for _, sheet in sheets))
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
     place = Path(os.fspath(path)).expanduser()
-    check_path(place, "the file")
+    require_place(place, "the file")
     return place
 
 

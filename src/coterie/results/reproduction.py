@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunFolderError
 from coterie.experiments.runs.frames import frame
+from coterie.reporting import reproduction_text
 from coterie.reporting.comparison import Lines
+from coterie.reporting.reproduction import Reproduction, printed_number
 from coterie.reporting.reproduction_text import RESULTS
+from coterie.results.exports import Column, Sheet
+
+
+def sheets_of(done: Reproduction) -> list[tuple[str, Sheet]]:
+    """A table for each metric: ours with its interval over seeds, beside each column the paper's number."""
+    return [(f"{done.name} {metric}", _sheet(done, metric)) for metric in done.table.metrics]
+
+
+def _sheet(done: Reproduction, metric: str) -> Sheet:
+    written = partial(reproduction_text.plain_number, metric=metric)
+    few = metric.endswith(("-to-target", "-spread", "loss"))
+    columns = [Column("method", [row.shown for row in done.rows])]
+    for column in done.columns:
+        ours = [done.number(row.name, column.name, metric) for row in done.rows]
+        columns.append(Column(column.shown, ours, written, "lowest" if few else "highest"))
+        printed = [printed_number(done.table, row, column.name, metric)[0] for row in done.rows]
+        if any(value is not None for value in printed):
+            texts = ["--" if value is None else written(value) for value in printed]
+            columns.append(Column(f"{column.shown}, paper", texts))
+    lines = [line for line in reproduction_text.as_json(done)["numbers"] if line["metric"] == metric]
+    return Sheet(lines, columns, f"{done.name} at scale {done.scale}: {metric}")
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""The numbers of a comparison with their intervals over seeds, and which of them a paper shows."""
+"""Sheets of a comparison, with intervals over seeds, and of who has which labels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from coterie.data import Federation
 from coterie.metric import Metric
 from coterie.reporting.comparison import Lines, interval_columns
 from coterie.reporting.intervals import Interval, interval
@@ -78,3 +79,18 @@ def _caption(local: Sequence[Result]) -> str:
     spread = f"mean and Student's 95 % interval over {seeds} seeds" if seeds > 1 else "one seed"
     what = f"{first['peers']} peers, {first['data']}, {first['partition']}, {first['model']}"
     return f"{what}, {first['rounds']} rounds; {spread}"
+
+
+def sheet_of_labels(federation: Federation, caption: str) -> Sheet:
+    """A line for each peer: its cluster, its sizes, and how many training samples of each class it has."""
+    counts = federation.label_histogram("train").tolist()
+    parts = {"train": federation.train, "validation": federation.validation, "test": federation.test}
+    sizes = {name: part.sizes.tolist() for name, part in parts.items() if len(part.index)}
+    lines: Lines = []
+    for peer, of_classes in enumerate(counts):
+        cluster = {} if federation.clusters is None else {"cluster": int(federation.clusters[peer])}
+        own = {name: size[peer] for name, size in sizes.items()}
+        classes = dict(zip(federation.class_names, of_classes, strict=True))
+        lines.append({"peer": peer, **cluster, **own, **{f"class {name}": n for name, n in classes.items()}})
+    columns = [Column(name, [str(line[name]) for line in lines]) for name in lines[0]]
+    return Sheet(lines, columns, caption)

@@ -21,7 +21,8 @@ from coterie.metric import Metric
 from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.tables import in_bytes, show
 from coterie.reporting.work import SIGN, said_below
-from coterie.results.sweep import run_cells
+from coterie.results.reproduction import sheets_of
+from coterie.results.sweep import Sweep, run_cells
 
 
 def work_off(title: str, cells: list[Cell], folder: Path, jobs: int | None, quiet: bool) -> dict[str, str]:
@@ -54,6 +55,7 @@ def reproduce_all(
             finished.append(_report_one(one, scale, cells, out, output))
     if output.json:
         print_json([reproduction_text.as_json(one) for one in finished])
+    output.export([pair for one in finished for pair in sheets_of(one)])
     return finished
 
 
@@ -84,11 +86,11 @@ def report_sweep(
     folder: Path,
     compare: tuple[str, str] | None,
     target: float | None,
-    json: bool,
-    quiet: bool,
+    output: Output,
 ) -> list[comparison.Swept]:
     """The sweep's tables, in its folder and on stdout."""
-    swept = comparison.read(cells, folder / CELLS)
+    done, quiet = Sweep(cells, folder), output.quiet
+    swept = done.swept
     tables = {"results": comparison.tidy(swept), "summary": comparison.summary(swept)}
     if compare is not None:
         tables["comparison"] = comparison.compare(swept, *compare)
@@ -102,7 +104,8 @@ def report_sweep(
         note("note: no results.parquet; for that install polars, or pandas and pyarrow", quiet)
     else:
         note(f"written: {parquet}", quiet)
-    if json:
+    output.export([("sweep", done.sheet())])
+    if output.json:
         print_json(tables)
         return swept
     for name, lines in tables.items():

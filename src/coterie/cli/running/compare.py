@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.options import Asked, experiment_options
-from coterie.cli.output import Json, NoPlots, Output, Quiet
+from coterie.cli.output import Csv, Exports, Json, Latex, NoPlots, Output, Parquet, Quiet
 from coterie.cli.problems import note
 from coterie.cli.running.run import Resume, RunDir
 from coterie.experiments.cells.comparing import corrected, make_plan, read_plan, split_names
@@ -34,9 +34,13 @@ def compare(
     json: Json = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    latex: Latex = None,
 ) -> None:
     """Compare algorithms on the same data, peers and seed; Local is always among them."""
-    say = partial(note, quiet=quiet)
+    say, exports = partial(note, quiet=quiet), Exports(csv, parquet, latex)
+    exports.check()
     names = [name.strip() for name in [*split_names(algorithms), *(algorithm or [])]]
     if resume is not None:
         more = {"--algorithms": names, "--seeds": seeds > 1, "--run-dir": run_dir}
@@ -50,4 +54,4 @@ def compare(
 
     from coterie.cli.running import simulating  # PyTorch
 
-    simulating.compare_and_show(plan, folder, Output(json, quiet, not no_plots))
+    simulating.compare_and_show(plan, folder, Output(json, quiet, not no_plots, exports))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.interruption import same_command_goes_on
-from coterie.cli.output import Json, NoPlots, Output, Quiet, print_json
+from coterie.cli.output import Csv, Exports, Json, Latex, NoPlots, Output, Parquet, Quiet, print_json
 from coterie.cli.problems import complain, note
 from coterie.errors import ConfigError
 from coterie.experiments.cells import reproducing
@@ -68,11 +68,16 @@ def reproduce(
     json: Json = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    latex: Latex = None,
 ) -> None:
     """Reproduce tables and figures of the papers; run again to go on after an interruption."""
     if names == ["list"]:
         _list(json)
         return
+    exports = Exports(csv, parquet, latex)
+    exports.check()
     wanted = _with_some_of(only or [], _find(names), scale.value, quiet)
     plans = _plans(wanted, scale.value, seeds, data_dir)
     if not tables_only:  # records are enough for tables
@@ -88,7 +93,7 @@ def reproduce(
         only=only or [],
         jobs=jobs,
         tables_only=tables_only,
-        output=Output(json, quiet, not no_plots),
+        output=Output(json, quiet, not no_plots, exports),
     )
     for one in finished:
         if one.unfair:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from coterie.experiments.cells.comparing import Planned
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.naming import going_on
 from coterie.experiments.runs.observing import Observer
-from coterie.experiments.runs.running import Run, run_or_resume
+from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.setup.prepare import note_of_isolation
 from coterie.experiments.setup.schema import Experiment
 from coterie.reporting import tables
@@ -34,7 +33,8 @@ def run_and_show(experiment: Experiment | None, folder: Path, output: Output) ->
         print_json(result)
     else:
         tables.show(tables.summary([result]))
-    print_paths(_draw([done], folder) if output.plots else [], folder, output)
+    alone = Comparison({tables.label_of(result): [done]})
+    print_paths(alone.plot(folder) if output.plots else [], folder, output)
 
 
 def compare_and_show(plan: list[Planned], folder: Path, output: Output) -> Comparison:
@@ -51,12 +51,8 @@ def compare_and_show(plan: list[Planned], folder: Path, output: Output) -> Compa
         print_json(done.results())
     else:
         tables.show(done.table())
-    plots: list[Path] = []
-    if output.plots:
-        if len(done.seeds) > 1:
-            note(f"note: the plots show seed {min(done.seeds)}", output.quiet)
-        plots = _draw([group[0] for group in done.runs.values()], folder, list(done.runs))
-    print_paths(plots, folder, output)
+    output.export([("comparison", done.sheet())])
+    print_paths(done.plot(folder) if output.plots else [], folder, output)
     return done
 
 
@@ -71,16 +67,3 @@ def _experiment_in(folder: Path) -> Experiment:
     experiment = stored.experiment()
     stored.executor()  # fails here, before the run, if it cannot be read
     return experiment
-
-
-def _draw(runs: Sequence[Run], folder: Path, labels: Sequence[str] | None = None) -> list[Path]:
-    """The plots of one run, or of several beside each other."""
-    from coterie.reporting import plots  # Matplotlib, which not everyone wants to wait for
-
-    names = list(labels or (plots.label_of(one) for one in runs))
-    paths = [
-        plots.learning_curves(runs, names, folder / "learning_curves.png"),
-        plots.per_peer_scores(runs, names, folder / f"per_peer_{runs[0].metric.name}.png"),
-        plots.who_learned_from_whom(runs, names, folder / "who_learned_from_whom.png"),
-    ]
-    return [path for path in paths if path is not None]

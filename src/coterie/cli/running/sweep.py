@@ -11,7 +11,7 @@ import typer
 
 from coterie.cli.interruption import same_command_goes_on
 from coterie.cli.options import Asked, experiment_options
-from coterie.cli.output import Json, Quiet
+from coterie.cli.output import Csv, Exports, Json, Latex, Output, Parquet, Quiet
 from coterie.cli.problems import complain, note
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.errors import ConfigError
@@ -54,6 +54,9 @@ def sweep(
     tables_only: TablesOnly = False,
     json: Json = False,
     quiet: Quiet = False,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    latex: Latex = None,
 ) -> None:  # fmt: skip
     """Run every combination of values and seeds; run again to go on after an interruption."""
     if file is not None:
@@ -62,6 +65,8 @@ def sweep(
         asked = dataclasses.replace(asked, config=file)
     if target is not None and not 0 < target < 1:
         raise ConfigError(f"--target is an accuracy between 0 and 1, not {target}")
+    exports = Exports(csv, parquet, latex)
+    exports.check()
     cells = plan_cells(
         asked.table, [parse_axis(text) for text in over or []], seeds, partial(note, quiet=quiet)
     )
@@ -76,7 +81,7 @@ def sweep(
     from coterie.reporting.measures import different_data
 
     broken = {} if tables_only else work_off("sweep", cells, folder, jobs, quiet)
-    swept = report_sweep(cells, folder, compare, target, json, quiet)
+    swept = report_sweep(cells, folder, compare, target, Output(json, quiet, False, exports))
     if unfair := different_data((one.cell, one.record) for one in swept if one.record is not None):
         complain(unfair)
     if broken or unfair or any(one.unreadable for one in swept):
