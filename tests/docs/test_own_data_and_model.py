@@ -1,0 +1,36 @@
+"""Every block of docs/own-data.md and docs/own-model.md is carried out, and prints what stands there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import documents
+import pytest
+
+PAGES = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("page", ["own-data.md", "own-model.md"])
+def test_the_blocks_print_what_the_page_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    printed, checked = "", 0
+    for block in documents.blocks(PAGES / page):
+        if block.kind == "python":
+            exec(compile(block.text, page, "exec"), namespace)
+            printed = capsys.readouterr().out
+        elif not block.text.startswith("$"):
+            assert printed == block.text
+            checked += 1
+    assert checked >= 3
+
+
+def test_the_page_shows_what_the_example_prints() -> None:
+    """Its sentences; tests/examples runs it, at a smaller scale than the page."""
+    (shown,) = (
+        command for block in documents.blocks(PAGES / "own-data.md") for command in documents.commands(block)
+    )
+    text = (PAGES.parent / shown.arguments[1]).read_text(encoding="utf-8")
+    assert not shown.missing_from(text)
