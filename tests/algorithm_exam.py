@@ -47,6 +47,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("fedavg-plus", {"switch_at": 1, "exchange_every": 4}),
     ("blend-dfl", {"kd_weight": 0.0, "weighting": "fixed", "ce_norm": "batch"}),
     ("dfedpgp", {"literal": True, "head_epochs": 2, "head_lr": 0.2}),
+    ("dfedpgp", {"mixing": "uniform"}),
     ("osgp", {"tau": 1}),
     ("dis-pfl", {"regrow": "gradient", "common_masks": True}),
     ("osgp", {"literal": True}),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
 import torch
@@ -274,6 +275,26 @@ def test_a_peer_that_nobody_sends_to_keeps_its_model(small_simulation: Build) ->
     torch.testing.assert_close(state_of(simulation).params["0.weight"][0], before)
     assert 0 < float(state_of(simulation).mass[0]) <= 1e-8
     assert totals(simulation)[0] == pytest.approx(3, abs=1e-12)
+
+
+def test_mixing_as_in_the_authors_code(small_simulation: Build) -> None:
+    """An even mean of the bodies that arrive and one's own, on links that no mu makes up for; heads stay."""
+    algorithm = DFedPGP(mixing="uniform", head_epochs=0)
+    run = small_simulation(
+        algorithm, "directed(2)", training=Training(epochs=0), own_module=by_hand.own_network
+    )
+    models = [by_hand.of(run.personal(), peer) for peer in range(6)]
+    graph = run.topology.graph(0)
+    run.step()
+    assert len(set(graph.in_degree.tolist())) > 1  # else push-sum would do the same
+    for peer in range(6):
+        heard = [models[int(j)] for j in graph.in_neighbours(peer)]
+        expected = by_hand.mean(models[peer], *heard)
+        for name in by_hand.BODY:
+            torch.testing.assert_close(run.personal()[name][peer], expected[name])
+        for name in by_hand.HEAD:
+            assert torch.equal(run.personal()[name][peer], models[peer][name])
+    assert run.blocks[0].state.mass.tolist() == [1.0] * 6
 
 
 def test_separate_head_rate(small_simulation: Build) -> None:

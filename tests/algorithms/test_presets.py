@@ -33,6 +33,8 @@ DIRECTED = {
     "head_epochs": 1,
     **training(epochs=5, batch_size=128, lr=0.1, lr_decay=0.99, momentum=0.9, weight_decay=5e-4, clip=10.0),
 }
+# The authors' repository: pulls from 10, even weights; its script loses the epochs.
+DIRECTED_CODE = {"mixing": "uniform", "head_lr": 0.001, **training(augment="crop(4)+flip")}
 # "5 of which are selected ... (10 in synthetic data) ... batch size of 20 ... 20 local epochs ... 0.01"
 DIRECTED_TRAINING = {key: value for key, value in DIRECTED.items() if key != "head_epochs"}
 STEPS = training(steps=20, batch_size=20, lr=0.01, lr_decay=1.0, momentum=0.0, weight_decay=0.0, clip=0.0)
@@ -61,6 +63,8 @@ TABLE: dict[str, dict[str, Values]] = {
     "dfedpgp": {
         "paper": DIRECTED,
         "paper-decay": {**DIRECTED, "training.weight_decay": 0.005},  # as printed
+        "code": {**DIRECTED, **DIRECTED_CODE},
+        "code-as-shipped": {**DIRECTED, **DIRECTED_CODE, "training.epochs": 1},
     },
     "pfedkd-wcl": {
         "paper": {**TEACHING, "participation": 5 / 20, "server_update": "kl_grad"},
@@ -136,14 +140,17 @@ TABLE: dict[str, dict[str, Values]] = {
         "blend-dfl": {"rho": 0.01, **BLEND_TRAINING, "training.weight_decay": 0.0, "training.clip": 0.0}
     },
     "osgp": {"dfedpgp": DIRECTED_TRAINING},
-    # The authors' scripts: "lr 0.1 * 0.998^t, momentum 0, wd 5e-4, batch 128", density and a 0.5.
+    # The authors' scripts: "lr 0.1 * 0.998^t, momentum 0, wd 5e-4, batch 128", density and a 0.5; they regrow
+    # at random, the paper by gradients.
     "dis-pfl": {
-        "paper": {
+        name: {
             "density": 0.5,
             "pruning": 0.5,
+            "regrow": regrow,
             **training(epochs=5, batch_size=128, lr=0.1, lr_decay=0.998, momentum=0.0, weight_decay=5e-4),
             **training(clip=10.0),
         }
+        for name, regrow in (("paper", "gradient"), ("code", "random"))
     },
     "fedper": {"dfedpgp": {"participation": 0.1, **DIRECTED_TRAINING}},
     "fedrep": {

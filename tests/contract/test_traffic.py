@@ -59,7 +59,7 @@ BYTES_PER_ROUND: dict[str, Callable[[Graph, dict[str, Any]], int]] = {
     "star-fedavg": lambda graph, s: around_a_star(graph, s) * MODEL_BYTES,
     "fedavg-plus": lambda graph, s: around_a_star(graph, s) * MODEL_BYTES,
     "blend-dfl": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
-    "dfedpgp": lambda graph, s: each_link(graph, s) * (BODY_BYTES + MASS_BYTES),
+    "dfedpgp": lambda graph, s: each_link(graph, s) * (BODY_BYTES + MASS_BYTES * (s["mixing"] == "push-sum")),
     "osgp": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + MASS_BYTES),
     # Of 24 and 18 weights, 11 and 10 are kept; 3 bytes of mask each; the biases.
     "dis-pfl": lambda graph, s: each_link(graph, s) * (4 * 21 + 6 + 4 * (HIDDEN + CLASSES)),

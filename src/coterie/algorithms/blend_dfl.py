@@ -65,7 +65,8 @@ class BlendDFL(Algorithm[BlendState]):
     Differs from the paper: its code divides CE by the batch size (ce_norm="batch"), which makes lambda
     up to four times stronger on skewed batches; eq. 13 is the default. R is the last round, so that the
     weights of the last round are exactly beta. The recorded `divergence` (5) compares with the model
-    that the node's own round started from, since no node has the mean of all.
+    that the node's own round started from, since no node has the mean of all. Gradients are clipped at 10 as
+    in its code; the paper does not mention it.
     """
 
     kd_weight: float = 1.0  # lambda

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,9 @@ from torch import Tensor
 from coterie.algorithms.parts.heads import head_settings, pick, train_head_then_body
 from coterie.algorithms.parts.push_sum import check_mass, check_total, merge, push, step_on
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least
-from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
+from coterie.protocol import Algorithm, Exchange, Facts, Node, Params, Presets, Round, average
+
+_AS_IN_THE_CODE = {"mixing": "uniform", "head_lr": 0.001, "training.augment": "crop(4)+flip"}
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,25 @@ class DFedPGP(Algorithm[DirectedState]):
     not arrive go back to their sender. BatchNorm statistics belong to the body. With all mu equal this is
     DFedAvgM-P; with an empty head it is OSGP.
 
+    mixing "uniform" is what the authors' code does in the place of push-sum: z_i becomes the even mean of
+    those bodies that arrive and one's own, and there is no mu. So if their tables come from that code, they
+    say nothing about push-sum. Their code prints the best round; Coterie shows the last one.
+
     literal: u_i <- u_i - lr_u grad, as the paper writes it, moves z_i by lr_u / mu_i. With 10 random
     out-neighbours mu falls to 0.1, with 2 to 0.01: the rate explodes there. Use it with clipping.
 
-    Differs from the paper: by default the step is taken on z, as in the code of stochastic gradient push;
-    a node counts among its own out-neighbours, without which mu becomes 0; all peers start from the same
+    Differs from the paper: by default the step is taken on z, as in the code of stochastic gradient push; a
+    node counts among its own out-neighbours, without which mu becomes 0; all peers start from the same
     weights unless the experiment says otherwise; weight decay 5e-4 and clipping at 10 as in the code of this
-    family (the paper's 0.005 is the preset `paper-decay`).
+    family (the paper's 0.005 is the preset `paper-decay`). The paper does not give the head's rate, which is
+    the body's by default. It is 0.001 in the authors' code: presets `code`, with 5 epochs as the paper says,
+    and `code-as-shipped`, with the single one that is left because their script lacks a backslash.
     """
 
     head_epochs: int = 1  # K_v
     head_lr: float | None = None  # lr_v; None: training.lr
     literal: bool = False
+    mixing: Literal["push-sum", "uniform"] = "push-sum"
 
     facts = Facts(
         paper="Liu et al. 2024",
@@ -65,6 +74,8 @@ class DFedPGP(Algorithm[DirectedState]):
     presets: ClassVar[Presets] = {
         "paper": DFEDPGP_TRAINING,
         "paper-decay": {**DFEDPGP_TRAINING, "training.weight_decay": 5e-3},
+        "code": {**DFEDPGP_TRAINING, **_AS_IN_THE_CODE},
+        "code-as-shipped": {**DFEDPGP_TRAINING, **_AS_IN_THE_CODE, "training.epochs": 1},
     }
 
     def __post_init__(self) -> None:
@@ -79,6 +90,9 @@ class DFedPGP(Algorithm[DirectedState]):
         mine = train_head_then_body(state.params, node, head, body)  # lines 5 to 12
         node.measure(after_local=mine)
         z = pick(mine, node.body)
+        if self.mixing == "uniform":
+            inbox = yield Exchange(z)
+            return DirectedState(average(mine, inbox), state.mass)
         pushed = yield from push(z, state.mass, node)  # lines 13, 14
         z, mass = merge(z, pushed.stays, pushed.returned, pushed.received)  # lines 15 to 17
         check_mass(mass, node)

@@ -21,6 +21,16 @@ from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Exchange, Facts, Node, Params, Presets, Round
 from coterie.training import PLAIN_STEP
 
+_TRAINING = {
+    "training.epochs": 5,
+    "training.batch_size": 128,
+    "training.lr": 0.1,
+    "training.lr_decay": 0.998,
+    "training.momentum": 0.0,
+    "training.weight_decay": 5e-4,
+    "training.clip": 10.0,
+}
+
 
 @dataclass(frozen=True)
 class SparseState:
@@ -43,8 +53,9 @@ class DisPFL(Algorithm[SparseState]):
     Erdos-Renyi-Kernel rule; biases and normalisation stay dense. Masks are drawn for each node, weights start
     equal. A message has the weights that are there and one bit per place.
 
-    Differs from the paper: new places are random by default, as in the authors' scripts (the paper takes the
-    largest gradients); a layer moves no more weights than it has free places, so a full layer keeps all.
+    Differs from the paper: new places are random by default, as in the authors' scripts and the preset `code`
+    (the paper takes the largest gradients, as does the preset `paper`); a layer moves no more weights than it
+    has free places, so a full layer keeps all.
     """
 
     density: float = 0.5
@@ -59,15 +70,8 @@ class DisPFL(Algorithm[SparseState]):
         restarts="its masks move, and a weight that comes back would meet the momentum of before",
     )
     presets: ClassVar[Presets] = {
-        "paper": {
-            "training.epochs": 5,
-            "training.batch_size": 128,
-            "training.lr": 0.1,
-            "training.lr_decay": 0.998,
-            "training.momentum": 0.0,
-            "training.weight_decay": 5e-4,
-            "training.clip": 10.0,
-        }
+        "paper": {"regrow": "gradient", **_TRAINING},
+        "code": {"regrow": "random", **_TRAINING},
     }
 
     def __post_init__(self) -> None:

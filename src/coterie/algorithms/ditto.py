@@ -33,9 +33,10 @@ class Ditto(PersonalBesideHub):
     v_i persists and never leaves the client; it is what is measured. pull = 0 is Local training of the
     sampled clients. Keep lr * pull below 1.
 
-    Differs from the paper: the authors alternate the two updates batch by batch; as they do not
-    influence each other within a round, here one follows the other, on the same batches. `pull` is
-    lambda, one value for all; the paper's choice of lambda per client on validation data is left out.
+    Differs from the paper: the authors alternate the two updates batch by batch; as they do not influence
+    each other within a round, here one follows the other, on the same batches. `pull` is lambda, one value
+    for all; clipping is applied to the gradient of F_i, before the pull is added; the paper's choice of
+    lambda per client on validation data is left out.
     """
 
     pull: float = 1.0  # lambda

@@ -16,7 +16,8 @@ class FedProx(FedAvg):
 
         w_i <- w_i - lr (grad F_i(w_i) + mu (w_i - w))       with w as received this round
 
-    mu = 0 is FedAvg. Differs from the paper: no stragglers with partial work.
+    mu = 0 is FedAvg. Differs from the paper: no stragglers with partial work. Clipping (training.clip)
+    is applied to the gradient of F_i, before the pull is added.
     """
 
     mu: float = 0.01

@@ -59,12 +59,18 @@ class KDPDFL(Algorithm[CollaborationState]):
     different networks (`models` in the experiment): i runs theta_j through j's network, and only layers of
     the same name and shape are mixed; what j lacks counts as i's own in the sum.
 
-    Differs from the paper: weights are normalised with c_i to sum 1, without which parameters shrink or
-    explode. g is that of the cited Zantedeschi et al. (2020), for the paper names none. All start from the
-    same random model, since zeros cannot learn. Only fresh models are mixed unless use_cache, which keeps
-    one model of every peer at every peer: peers^2 models in memory, copied in each round; without it a
-    broadcast in mode `cache` is sent and counted but not stored. The paper compares logits as probabilities
-    and does not say how it would compare hidden layers, nor how it would mix unlike networks.
+    Differs from the paper: by default a broadcast is stored (`cache`), so that personal models stay personal.
+    In Algorithm 1 those that hear it adopt it, as the presets do (`overwrite`); its Table I is out of reach
+    without that. "1./|h|" is read as one over the norm of h; step_rule "elementwise" is
+    the other reading. Only w_ij of those that sent are stepped, since the distances of the others are not
+    known. The paper compares on a batch of X_i; here it is all of it. Gradients are clipped at 10 unless
+    training.clip says otherwise, of which the paper says nothing. Weights are normalised with c_i to sum 1,
+    without which parameters shrink or explode. g is that of the cited Zantedeschi et al. (2020), for the
+    paper names none. All start from the same random model, since zeros cannot learn. Only fresh models are
+    mixed unless use_cache, which keeps one model of every peer at every peer: peers^2 models in memory,
+    copied in each round; without it a broadcast in mode `cache` is sent and counted but not stored. The paper
+    compares logits as probabilities and does not say how it would compare hidden layers, nor how it would mix
+    unlike networks.
     """
 
     mu1: float = 1.0

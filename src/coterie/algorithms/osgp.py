@@ -42,8 +42,10 @@ class OSGP(Algorithm[PushState]):
     literal: the step is taken on u, so that z moves by lr / mu. With few neighbours mu falls to 0.01, which
     makes the rate a hundred times larger: use it with clipping.
 
-    Differs from the paper: whole local epochs per exchange, as in the papers that use it as a baseline;
-    the default step is on z, as in the authors' code; delays other than 0 and 1 are left out.
+    Differs from the paper: whole local epochs per exchange, as in the papers that use it as a baseline; the
+    default step is on z, as in the authors' code; delays other than 0 and 1 are left out. With tau = 1 a node
+    to which nothing is sent keeps its mass in flight for as long as it is alone, if it runs as a real peer;
+    where it shares a process with others, as in the simulator, the mass lands in the next round.
     """
 
     tau: int = 0  # rounds between sending and adding

@@ -56,11 +56,13 @@ class PFedKDWCL(PersonalBesideHub):
     `kl_grad_reverse_lastclient`, what the authors' code computes: the gradient of KL(p_w || p_theta),
     of which only one sampled client counts (the last in their loop), times 1 + n_i / sum n.
 
-    Differs from the paper: its line 14 takes a data-dependent gradient at a server without data, so
-    clients take it (as in the authors' code) and upload G_i instead of theta_i. All start from the same
-    model unless the experiment says otherwise. The paper has no Local row, which must be compared with. Its
-    networks have no BatchNorm: here the hub's running statistics become the mean of what the sampled clients
-    make of them in one pass over their data; where statistics stay at home, w has those of theta_i at i.
+    Differs from the paper: its 20 local epochs are 20 mini-batch steps in the presets, as in the authors'
+    code. Teachers and students are compared at temperature 1, for the paper names none. Its line 14 takes a
+    data-dependent gradient at a server without data, so clients take it (as in the authors' code) and upload
+    G_i instead of theta_i. All start from the same model unless the experiment says otherwise. The paper has
+    no Local row, which must be compared with. Its networks have no BatchNorm: here the hub's running
+    statistics become the mean of what the sampled clients make of them in one pass over their data; where
+    statistics stay at home, w has those of theta_i at i.
     """
 
     alpha: float = 0.1  # weight of the teacher

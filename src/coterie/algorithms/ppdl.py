@@ -47,7 +47,8 @@ class PPDL(Algorithm[PPDLState]):
     Differs from the paper: eq. 3 divides by zero at u = 0, where the bound is 1; the paper's threshold
     t/N has an undefined N, taken as the number of arms as in its source (Gupta et al. 2021); losses are
     weighted by the probability that was really played. Its code starts every node with its own weights: set
-    init = "independent" for that.
+    init = "independent" for that. "Early stopping" is the model with the lowest validation loss, as in the
+    code; training goes on to the last round.
     """
 
     peers: int = 3  # M
