@@ -82,7 +82,13 @@ FLOORS = (  # from the ground up
             Room("protocol", "the contract: Algorithm, Exchange, Inbox, Node"),
         ),
     ),
-    Floor("learning", (Room("learning", "what trains and evaluates rows"),)),
+    Floor(
+        "learning",
+        (
+            Room("learning.tasks", "what outputs mean: losses, teachers, metrics"),
+            Room("learning", "what trains and evaluates rows"),
+        ),
+    ),
     Floor(
         "algorithms",
         (

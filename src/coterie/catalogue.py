@@ -105,7 +105,12 @@ tasks: Registry[Any] = Registry(
     "task",
     {
         "classification": "coterie.learning.tasks:Classification",
+        "binary": "coterie.learning.tasks:Binary",
+        "multi-label": "coterie.learning.tasks:MultiLabel",
+        "regression": "coterie.learning.tasks:Regression",
+        "next-token": "coterie.learning.tasks:NextToken",
     },
+    check="coterie.learning.tasks:require_task",
 )
 
 augmentations: Registry[Any] = Registry(

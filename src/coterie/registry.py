@@ -271,7 +271,7 @@ def _toml_value(text: str) -> Any:
     """A number, true, false or [a list] as TOML has them; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # also of numbers with thousands of digits
         return text
 
 

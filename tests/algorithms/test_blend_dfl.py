@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.algorithms.blend_dfl import BlendDFL, BlendState
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.algorithms.parts.distillation import class_weights, kl_from, softened
+from coterie.algorithms.parts.distillation import class_weights
 from coterie.data import from_peers
 from coterie.errors import ConfigError
 from coterie.learning import CLASSIFICATION, Executor, Workers
@@ -23,6 +23,7 @@ from coterie.topology import Graph, Topology, make
 from coterie.training import Training
 
 Array = NDArray[np.float64]
+softened, kl_from = CLASSIFICATION.softened, CLASSIFICATION.divergence
 
 FEATURES, CLASSES, ROUNDS, LR = 3, 4, 4, 0.5
 LABELS = ([0, 0, 0, 0, 0, 1, 2], [1, 1, 1, 3, 3], [2], [0, 1, 1, 1, 3, 3])  # peer 2 has one sample
@@ -176,7 +177,10 @@ def test_kl_divergence_is_that_of_the_softened_distributions() -> None:
     teacher, student = rng.normal(size=(2, 5, CLASSES))
     p, q = softmax(teacher / 3), softmax(student / 3)
     expected = (p * np.log(p / q)).sum(1)
-    found = kl_from(softened(torch.tensor(teacher), 3.0), softened(torch.tensor(student), 3.0))
+    found = kl_from(
+        softened(torch.tensor(teacher), 3.0),
+        softened(torch.tensor(student), 3.0),
+    )
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
     assert bool((found > 0).all())
     shifted = torch.tensor(student)  # softmax does not see a constant
@@ -191,7 +195,7 @@ HALF_WAY = np.array([[0.75, 0.75, 0.75, 1.25], [1.25, 0.75, 0.75, 0.75]])
 def loss_of(blend: BlendDFL, teacher: Array, student: Array, taught: float = 1.0) -> Array:
     """The algorithm's own loss of both batches, in the middle of its rounds."""
     state = BlendState({}, torch.tensor(teacher), torch.full((2,), taught))
-    node: Any = SimpleNamespace(round=2, rounds=5)
+    node: Any = SimpleNamespace(round=2, rounds=5, task=CLASSIFICATION)
     index = torch.tensor([[3, 0, 2, 1], [0, 1, 2, 3]])  # of the samples in the teachers' table
     y, rows = torch.tensor(BATCHES), torch.arange(2)
     prepared = blend.prepare(state, node)(Samples(y, rows, index, None))

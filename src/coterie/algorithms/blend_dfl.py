@@ -8,16 +8,15 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from coterie.algorithms.parts.distillation import (
     class_weights,
     even_weights,
     mean_teacher_logits,
     of_samples,
-    softened,
 )
 from coterie.algorithms.parts.settings import BLEND_DFL_TRAINING, require_above_zero, require_at_least
+from coterie.errors import ConfigError
 from coterie.protocol import (
     Algorithm,
     Batch,
@@ -32,6 +31,7 @@ from coterie.protocol import (
     Task,
     average,
 )
+from coterie.protocol.trees import per_row
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class BlendDFL(Algorithm[BlendState]):
     weights of the last round are exactly beta. The recorded `divergence` (5) compares with the model
     that the node's own round started from, since no node has the mean of all. Gradients are clipped at 10 as
     in its code; the paper does not mention it.
+    CE and KL are the loss and the divergence of the task, of a regression squared errors both; where samples
+    are of no class, all weights are 1.
     """
 
     kd_weight: float = 1.0  # lambda
@@ -104,13 +106,20 @@ class BlendDFL(Algorithm[BlendState]):
         node.measure(after_local=mine)
         if node.evaluating:
             before, after = (node.evaluate(params, "common") for params in (state.params, mine))
-            main = node.task.metrics[0].name
-            node.record(divergence=after.metrics[main] - before.metrics[main])  # eq. 5
+            main = node.task.metrics[0]
+            node.record(divergence=main.gain(after.metrics[main.name], before.metrics[main.name]))  # eq. 5
         inbox = yield Exchange(mine)
         mixed = average(mine, inbox)  # eq. 4
         if not self.kd_weight:
             return BlendState(mixed, state.teacher_logits, state.taught)
         return BlendState(mixed, mean_teacher_logits(node, mine, inbox), torch.ones(node.rows))  # eq. 6
+
+    def check_task(self, task: Task) -> None:
+        if self.weighting == "fixed" and not task.labels_are_classes:
+            raise ConfigError(
+                f"weighting 'fixed' weighs samples by their class, and task {task.name!r} has no classes of "
+                "samples; use weighting='none'"
+            )
 
     def personal(self, state: BlendState) -> Params:
         return state.params
@@ -119,39 +128,29 @@ class BlendDFL(Algorithm[BlendState]):
         """What eq. 13 and 14 need to know of each sample: its weight, its label and teachers as targets."""
         progress = node.round / max(1, node.rounds - 1)  # t / R
         teaching = self.kd_weight * self.temperature**2 * state.taught
-        teacher = softened(state.teacher_logits, self.temperature)
+        task, classes = node.task, node.task.labels_are_classes
+        teacher = task.softened(state.teacher_logits, self.temperature)
 
         def prepared(samples: Samples) -> Params:
-            weights = self.weights(samples, progress).to(teacher)
-            scaled = weights / samples.mean(weights)[:, None]  # to mean 1: sums are divided by sum_s w_s
+            weights = self.weights(samples, progress, classes).to(teacher)
+            scaled = weights / per_row(samples.mean(weights), weights)  # to mean 1: divided by sum_s w_s
             ce = scaled if self.ce_norm == "weights" else weights  # eq. 13, or the paper's code
             if not self.kd_weight:
                 return {"ce": ce}
-            kd = teaching[samples.rows, None].to(teacher) * scaled
-            log_p = of_samples(teacher, samples)
-            p, label = log_p.exp(), one_hot(samples.y, log_p.shape[-1])
-            targets = torch.stack((ce[..., None] * label, kd[..., None] * p), 2)
-            return {"targets": targets, "neg_entropy": kd * (p * log_p).sum(-1)}
+            kd = per_row(teaching[samples.rows], scaled).to(teacher) * scaled
+            return task.guidance(samples.y, ce, of_samples(teacher, samples), kd)
 
         return prepared
 
-    def loss(self, task: Task, logits: Tensor, batch: Batch) -> Tensor:
-        """(rows,) eq. 14 of one batch: the CE of eq. 13 plus lambda times the KD of eq. 7 and 8, in one pass.
-
-        Fused are the two terms that depend on the model q. Both are cross-entropies: w_s CE_s of eq. 13, with
-        the label as its target, and - w_s sum p log q of the KL in eq. 14, with the teachers' p as its target
-        and q at temperature T. The targets carry the factors. What is left of the KL, sum p log p, does not
-        depend on q: it is `neg_entropy`.
-        """
+    def loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
+        """(rows,) eq. 14 of one batch: the CE of eq. 13 plus lambda times the KD of eq. 7 and 8."""
         if not self.kd_weight:
-            return batch.mean(batch.prepared["ce"] * task.losses(logits, batch.y))
-        log_q = torch.stack((logits, logits / self.temperature), 2).log_softmax(-1)
-        crossed = (batch.prepared["targets"] * log_q).sum((2, 3))
-        return batch.mean(batch.prepared["neg_entropy"] - crossed)
+            return batch.mean(batch.prepared["ce"] * task.losses(outputs, batch.y))
+        return batch.mean(task.guided(outputs, batch, self.temperature))
 
-    def weights(self, samples: Samples, progress: float) -> Tensor:
-        """(rows, batch) weight of each sample; 0 for padding."""
-        if self.weighting == "none":
+    def weights(self, samples: Samples, progress: float, classes: bool = True) -> Tensor:
+        """(rows, batch[, positions]) weight of each sample; 0 for padding."""
+        if self.weighting == "none" or not classes:
             return even_weights(samples)
         beta = class_weights(samples)  # eq. 10, 11
         if self.weighting == "fixed":

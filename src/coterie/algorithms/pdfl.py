@@ -10,9 +10,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from coterie.algorithms.parts.distillation import kl_from, of_samples, outputs_of, softened
+from coterie.algorithms.parts.distillation import of_samples, outputs_of, padded
 from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_above_zero, require_at_least
 from coterie.algorithms.parts.weighting import softmax_of_messages
@@ -27,12 +26,11 @@ from coterie.protocol import (
     Params,
     Presets,
     Round,
+    Task,
     Tree,
     average,
 )
 from coterie.protocol.trees import per_row
-
-_SMALLEST = 1e-12  # probabilities have a logarithm
 
 
 @dataclass(frozen=True)
@@ -79,23 +77,27 @@ class PDFL(ModelAlgorithm):
         own, others = softmax_of_messages(-divergence / self.attention_temperature, inbox)
         mixed = {**average(state.params, inbox, others), **pick(state.params, node.head)}
         node.measure(after_mixing=mixed)
-        teacher = self.teachers(state.params, inbox, own, others, node).clamp(min=_SMALLEST).log()
+        teacher = node.task.from_linear(self.teachers(state.params, inbox, own, others, node))
         return ModelState(
             node.train(
                 mixed,
-                loss=lambda logits, batch: node.loss(logits, batch) + self.distillation(logits, batch),
+                loss=lambda outputs, batch: (
+                    node.loss(outputs, batch) + self.distillation(node.task, outputs, batch)
+                ),
                 prepare=lambda samples: {"teacher": of_samples(teacher, samples)},
             )
         )
 
     def divergences(self, mine: Params, inbox: Inbox, node: Node) -> Tensor:
         """(messages,) KL(p_j || p_i) on the receiver's probe batch."""
-        own, probed = softened(node.predict(mine), self.attention_temperature), self.probed(node)
+        task, probed, tau = node.task, self.probed(node), self.attention_temperature
+        own = task.softened(node.predict(mine), tau)
 
         def diverge(peers: Tree, rows: Tensor) -> Tensor:
-            theirs = softened(outputs_of(peers, mine, rows, node), self.attention_temperature)
+            theirs = task.softened(outputs_of(peers, mine, rows, node), tau)
             chosen = probed[rows, : theirs.shape[1]].to(theirs)
-            kl = kl_from(theirs, own[rows.to(own.device), : theirs.shape[1]])
+            kl = task.divergence(theirs, own[rows.to(own.device), : theirs.shape[1]])
+            kl = kl if kl.dim() == 2 else kl.flatten(2).mean(2)
             return (kl * chosen).sum(1) / chosen.sum(1).clamp(min=1)
 
         return inbox.map(diverge).double().cpu()
@@ -109,17 +111,18 @@ class PDFL(ModelAlgorithm):
 
     def teachers(self, mine: Params, inbox: Inbox, own: Tensor, others: Tensor, node: Node) -> Tensor:
         """(rows, n, classes) q, the probabilities that all of them give together."""
-        known = softened(node.predict(mine), self.temperature).exp()
+        task = node.task
+        known = task.linear(task.softened(node.predict(mine), self.temperature))
 
         def teach(peers: Tree, rows: Tensor) -> Tensor:
-            theirs = softened(outputs_of(peers, mine, rows, node), self.temperature).exp()
-            return pad(theirs, (0, 0, 0, known.shape[1] - theirs.shape[1]))
+            theirs = task.softened(outputs_of(peers, mine, rows, node), self.temperature)
+            return padded(task.linear(theirs), known.shape[1])
 
         received = inbox.sum_of(teach, others)
         known = known * per_row(own, known).to(known)
         return known if received is None else known + received
 
-    def distillation(self, logits: Tensor, batch: Batch) -> Tensor:
+    def distillation(self, task: Task, logits: Tensor, batch: Batch) -> Tensor:
         """(rows,) lambda T^2 KL(q || p)."""
-        kl = kl_from(batch.prepared["teacher"], softened(logits, self.temperature))
+        kl = task.divergence(batch.prepared["teacher"], task.softened(logits, self.temperature))
         return self.kd_weight * self.temperature**2 * batch.mean(kl)

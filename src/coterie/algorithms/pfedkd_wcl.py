@@ -12,10 +12,8 @@ from torch import Tensor
 
 from coterie.algorithms.parts.distillation import (
     full_gradient,
-    kl_from,
     of_samples,
     remembered_logits,
-    softened,
 )
 from coterie.algorithms.parts.hub import PersonalBesideHub, PersonalState, of_sampled
 from coterie.algorithms.parts.received import adopt
@@ -25,7 +23,6 @@ from coterie.protocol import (
     Batch,
     Facts,
     Inbox,
-    Loss,
     Node,
     Params,
     Prepare,
@@ -63,6 +60,7 @@ class PFedKDWCL(PersonalBesideHub):
     no Local row, which must be compared with. Its networks have no BatchNorm: here the hub's running
     statistics become the mean of what the sampled clients make of them in one pass over their data; where
     statistics stay at home, w has those of theta_i at i.
+    CE and KL are the loss and the divergence of the task: of a regression, squared errors both.
     """
 
     alpha: float = 0.1  # weight of the teacher
@@ -97,7 +95,7 @@ class PFedKDWCL(PersonalBesideHub):
         download = yield from_hub(state.params, node, clients)  # line 4
         w = adopt(state.params, download, unsent=state.personal)
         here = (download.count > 0) & (node.n_samples > 0)
-        loss = partial(self.client_loss, node.loss) if self.alpha else None  # None: cross-entropy alone
+        loss = partial(self.client_loss, node) if self.alpha else None  # None: cross-entropy alone
         prepare = self.teacher(w, here, node) if self.alpha else None
         share = of_sampled(node, self.participation)
         personal = node.train(state.personal, active=here, share=share, loss=loss, prepare=prepare)
@@ -107,24 +105,24 @@ class PFedKDWCL(PersonalBesideHub):
 
     def teacher(self, w: Params, here: Tensor, node: Node) -> Prepare:
         """The hub's model's outputs on the clients' samples, computed once."""
-        log_p = softened(remembered_logits(w, here, node))
-        return lambda samples: {"teacher": of_samples(log_p, samples)}
+        p_w = node.task.softened(remembered_logits(w, here, node))
+        return lambda samples: {"teacher": of_samples(p_w, samples)}
 
-    def client_loss(self, cross_entropy: Loss, logits: Tensor, batch: Batch) -> Tensor:
+    def client_loss(self, node: Node, outputs: Tensor, batch: Batch) -> Tensor:
         """(rows,) eq. 3."""
-        distilled = batch.mean(kl_from(batch.prepared["teacher"], softened(logits)))
-        return (1 - self.alpha) * cross_entropy(logits, batch) + self.alpha * distilled
+        divergence = node.task.divergence(batch.prepared["teacher"], node.task.softened(outputs))
+        return (1 - self.alpha) * node.loss(outputs, batch) + self.alpha * batch.mean(divergence)
 
     def for_hub(self, w: Params, personal: Params, here: Tensor, node: Node) -> dict[str, Params]:
         """What a client uploads."""
         if self.server_update == "param_avg":
             return {"model": personal}
-        fixed = remembered_logits(personal, here, node)
+        task, fixed = node.task, remembered_logits(personal, here, node)
         reverse = self.server_update == "kl_grad_reverse_lastclient"
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            p_theta, p_w = softened(of_samples(fixed, batch)), softened(logits)
-            return batch.mean(kl_from(p_w, p_theta) if reverse else kl_from(p_theta, p_w))
+            p_theta, p_w = task.softened(of_samples(fixed, batch)), task.softened(logits)
+            return batch.mean(task.divergence(p_w, p_theta) if reverse else task.divergence(p_theta, p_w))
 
         gradient = full_gradient(node, w, loss, here)
         if reverse:

@@ -30,7 +30,7 @@ class PPDLState:
 class PPDL(Algorithm[PPDLState]):
     """Learn which group of M peers to average with, seeing only sums over groups.
 
-        arms: all groups of M reachable nodes; r_j = validation accuracy after averaging with group j
+        arms: all groups of M reachable nodes; r_j = reward on validation data, averaged with j
         s_lj = 1 if u = 0,  min(r_j + q/u, 1),  r_j if u = M     u: nodes that l and j share      (3)
         mu_j, phi_lj = means of r_j, s_lj over the pulls of j
         S = {j: n_j >= (t - 1) / number of arms, n_j > 0},  k_bar = argmax_S mu_j
@@ -40,7 +40,8 @@ class PPDL(Algorithm[PPDLState]):
         L_G <- L_G + (1 - r_G) / p_G
         theta_i <- local training from theta_i
 
-    One local training phase precedes the first round. The model that counts is the one with the lowest
+    The reward is the accuracy, or what the task has in its place, from 0 to 1. One local training phase
+    precedes the first round. The model that counts is the one with the lowest
     validation loss so far. A node that reaches at most M others has one arm: all of them. When a member of
     the group does not answer, the rest is averaged and the bandit learns nothing.
 

@@ -7,12 +7,14 @@ moves samples asks the few functions at the end, and need not know how many tens
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.data.targets import Groups, Targets
 from coterie.errors import ConfigError, ContractError
 from coterie.inputs import Inputs, Shapes, each, named, shapes_of
 
@@ -75,7 +77,7 @@ class Federation:
     """What all peers know. `clusters` is the truth that only the Oracle baseline may look at."""
 
     x: Inputs  # (pool, *shape), of one tensor or of several
-    y: Tensor  # (pool,) int64
+    y: Tensor  # (pool,) int64, or as `coterie.data.targets` says
     train: Split
     validation: Split
     test: Split
@@ -84,6 +86,7 @@ class Federation:
     class_names: tuple[str, ...]
     clusters: Tensor | None = None  # (peers,)
     dropped: int = 0  # training samples that the partition could give to nobody
+    targets: Targets = "classes"  # what y holds; n_classes then counts labels, numbers or tokens
 
     @property
     def peers(self) -> int:
@@ -103,13 +106,22 @@ class Federation:
         return replace(self, x=each(lambda part: part.to(device), self.x), y=self.y.to(device))
 
     def label_histogram(self, split: str = "train") -> Tensor:
-        """(peers, classes) how many samples of each class each peer has."""
+        """(peers, groups) how many samples of each class, or bin of numbers, each peer has."""
         if split not in ("train", "validation", "test"):
             raise ConfigError(f"unknown split {split!r}; choose from: train, validation, test")
         part: Split = getattr(self, split)
-        cells = part.owner * self.n_classes + self.y[part.index]
-        counts = torch.bincount(cells, minlength=self.peers * self.n_classes)
-        return counts.view(self.peers, self.n_classes)
+        cells = part.owner * self.groups.count + self.groups.of(self.y[part.index]).cpu()
+        counts = torch.bincount(cells, minlength=self.peers * self.groups.count)
+        return counts.view(self.peers, self.groups.count)
+
+    @functools.cached_property
+    def groups(self) -> Groups:
+        """By what samples are counted: classes, or bins of numbers."""
+        return Groups(self.targets, self.n_classes, self.y[self.train.index])
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        return self.groups.names(self.class_names)
 
     def of_nodes(self, ids: Tensor, hub: int | None) -> Federation:
         """The data of a block of nodes; the hub, which must be the last of its block, has none."""

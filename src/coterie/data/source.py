@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.catalogue import sources
+from coterie.data.targets import Groups, Targets
 from coterie.errors import ConfigError, DataError
 from coterie.inputs import Inputs, Shapes, count, named, shapes_of
 
@@ -28,7 +30,7 @@ class Source:
     """Normalised samples and labels. `columns` hold, per sample, what `natural(column)` splits by."""
 
     x_train: Inputs  # (n_train, *shape), of one tensor or of several
-    y_train: Tensor  # (n_train,) int64
+    y_train: Tensor  # (n_train,) int64, or as `coterie.data.targets` says
     x_test: Inputs
     y_test: Tensor
     n_classes: int
@@ -36,6 +38,7 @@ class Source:
     columns: dict[str, Column] = field(default_factory=dict)  # name -> (train values, test values)
     own_tasks: bool = False  # every peer has a task of its own: only `natural` makes sense
     other_columns: tuple[str, ...] = ()  # not kept, but `natural=<column>` in the data's arguments would
+    targets: Targets = "classes"  # what y holds; n_classes then counts labels, numbers or tokens
 
     def __post_init__(self) -> None:
         refuse_too_many_classes(self.n_classes)
@@ -43,11 +46,14 @@ class Source:
             if count(x) != len(y):
                 raise DataError(f"{part} data: {count(x)} samples but {len(y)} labels")
             types = {tensor.dtype for tensor in named(x).values()}
-            if not types <= _SAMPLES or y.dtype != torch.int64:
+            wanted = torch.float32 if self.targets in ("labels", "numbers") else torch.int64
+            if not types <= _SAMPLES or y.dtype != wanted:
                 raise DataError(
-                    f"{part} data must be samples of float32 or int64 and labels of int64, not "
+                    f"{part} data must be samples of float32 or int64 and targets of {wanted}, not "
                     f"{', '.join(map(str, types))} and {y.dtype}; coterie.data.from_arrays converts them"
                 )
+            if self.targets != "classes":
+                continue
             if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.n_classes:
                 raise DataError(
                     f"{part} labels run from {int(y.min())} to {int(y.max())}; "
@@ -58,6 +64,25 @@ class Source:
                 f"train samples have shape {shapes_of(self.x_train)}, "
                 f"test samples {shapes_of(self.x_test)}; they must be equal"
             )
+
+    @functools.cached_property
+    def groups(self) -> Groups:
+        """By what partitions deal samples out: classes, or bins of numbers."""
+        return Groups(self.targets, self.n_classes, self.y_train)
+
+    @functools.cached_property
+    def group_train(self) -> NDArray[np.int64]:
+        """(n_train,) the group of each sample."""
+        return self.groups.of(self.y_train).numpy()
+
+    @functools.cached_property
+    def group_test(self) -> NDArray[np.int64]:
+        """(n_test,) the group of each sample."""
+        return self.groups.of(self.y_test).numpy()
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        return self.groups.names(self.class_names)
 
     @property
     def class_names(self) -> tuple[str, ...]:

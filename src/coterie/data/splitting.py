@@ -87,7 +87,7 @@ def _check(peers: int, validation: float, samples: int | None, test_samples: int
 
 def _training(source: Source, owner: Ints, peers: int, seed: int) -> Ragged:
     """Samples by peer, within a peer by label, within a label at random."""
-    order = by_class(source.y_train.numpy(), numpy_generator(seed, "partition-order"))
+    order = by_class(source.group_train, numpy_generator(seed, "partition-order"))
     order = order[owner[order] != NOBODY]
     order = order[np.argsort(owner[order], kind="stable")]
     sizes = np.bincount(owner[order], minlength=peers).astype(np.int64)
@@ -146,9 +146,9 @@ def _test(
 
 def _matching_test(source: Source, training: Ragged, peers: int, seed: int, each: int | None) -> Ragged:
     """Per peer and label ceil(training share * n_test / peers) distinct samples, as far as there are any."""
-    classes, y_test = source.n_classes, source.y_test.numpy()
+    classes, y_test = source.groups.count, source.group_test
     index, sizes = training
-    cells = np.repeat(np.arange(peers), sizes) * classes + source.y_train.numpy()[index]
+    cells = np.repeat(np.arange(peers), sizes) * classes + source.group_train[index]
     share = np.bincount(cells, minlength=peers * classes).reshape(peers, classes).astype(np.int64)
     # In whole numbers, so that ceil never rounds a share up that is exact.
     total, parts = (len(y_test), peers) if each is None else (each, 1)
@@ -172,9 +172,9 @@ def _common_test(
     """Equally many test samples of every class that somebody learns."""
     if samples < 1 or not assignment.common_test:
         return None
-    y_test = source.y_test.numpy()
-    stock = np.bincount(y_test, minlength=source.n_classes).astype(np.int64)
-    learnt = np.bincount(source.y_train.numpy()[training], minlength=source.n_classes) > 0
+    y_test = source.group_test
+    stock = np.bincount(y_test, minlength=source.groups.count).astype(np.int64)
+    learnt = np.bincount(source.group_train[training], minlength=source.groups.count) > 0
     classes = np.flatnonzero(learnt & (stock > 0))
     if not len(classes):
         return None
@@ -229,6 +229,7 @@ def _pool(
         common_test=None if common is None else lists[3],
         n_classes=source.n_classes,
         class_names=source.class_names,
+        targets=source.targets,
         clusters=None if clusters is None else torch.from_numpy(clusters),
         dropped=int((assignment.owner == NOBODY).sum()),
     )

@@ -13,7 +13,7 @@ from coterie.learning.executor import (
 from coterie.learning.local_steps import LocalWork
 from coterie.learning.node import LearningNode
 from coterie.learning.precision import Precision, require_precision
-from coterie.learning.tasks import CLASSIFICATION, Classification, cross_entropy
+from coterie.learning.tasks import CLASSIFICATION, Task, cross_entropy
 from coterie.learning.updates import SGD, Adam, Gradients, Memory, Outer, Proximal, Rate, Update
 from coterie.models import model_tree
 
@@ -22,7 +22,6 @@ __all__ = [
     "SGD",
     "Adam",
     "Augmented",
-    "Classification",
     "Executor",
     "ExecutorName",
     "Gradients",
@@ -33,6 +32,7 @@ __all__ = [
     "Precision",
     "Proximal",
     "Rate",
+    "Task",
     "Update",
     "Workers",
     "check_module",

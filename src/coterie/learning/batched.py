@@ -330,10 +330,13 @@ def _run(module: nn.Module, layer: str | None, forward: Callable[[], Any]) -> Te
 
 
 def _as_logits(output: Any) -> Tensor:
-    logits = answer(output)
-    if logits.dim() != 2:
-        raise ConfigError(f"the model must return (batch, classes) logits, not shape {tuple(logits.shape)}")
-    return logits
+    outputs = answer(output)
+    if outputs.dim() not in (2, 3):
+        raise ConfigError(
+            f"the model must return (batch, outputs), or (batch, positions, outputs), not shape "
+            f"{tuple(outputs.shape)}"
+        )
+    return outputs
 
 
 def what_padding_enters(module: nn.Module, model: Params, x: Inputs) -> str | None:

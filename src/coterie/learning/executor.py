@@ -292,7 +292,7 @@ class Executor:
                 x, y = _gather(federation, index)
                 outputs = self._model.outputs(own, x, layer)
                 if not bool(present.all()):  # infinite outputs, times 0 for padding, would be no numbers
-                    outputs = outputs.masked_fill(~present[..., None].to(outputs.device), 0.0)
+                    outputs = outputs.masked_fill(~_beside(present, outputs), 0.0)
                 part = slice(start, start + len(columns))
                 see(Visit(chunk, part, outputs, y, present.float()))
 
@@ -391,6 +391,11 @@ def _place(rows: Tensor) -> slice | Tensor:
 def _some_rows(params: Params, rows: Tensor) -> Params:
     place = _place(rows)
     return {name: value[place] for name, value in params.items()}
+
+
+def _beside(present: Tensor, outputs: Tensor) -> Tensor:
+    """(rows, width) with as many axes as the outputs have."""
+    return present.view(*present.shape, *[1] * (outputs.dim() - 2)).to(outputs.device)
 
 
 def _gather(federation: Federation, index: Tensor) -> tuple[Inputs, Tensor]:

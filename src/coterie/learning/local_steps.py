@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from coterie.data import Federation
 from coterie.data.federation import at, bytes_of_one, gathered, unbound
+from coterie.data.targets import positions_present
 from coterie.errors import ConfigError
 from coterie.inputs import Inputs
 from coterie.learning.augmentation import Augmented
@@ -37,6 +38,7 @@ from coterie.randomness import Stream
 from coterie.training import Training
 
 _GATHER_BYTES = 4 << 20  # inputs of training batches that are gathered together
+_PREPARED_BYTES = 256 << 20  # outputs of a teacher that are looked up together
 _PREPARED_STEPS = 64  # local steps for which a loss prepares at once
 _NOISE = 1 << 31  # index of the seeds of random layers; the indices from 0 on are the epochs' batches
 
@@ -288,6 +290,9 @@ class Feed:
         per_step = self.pool[0].numel() * bytes_of_one(self.federation.x)
         self._ahead = max(1, _GATHER_BYTES // max(1, per_step))  # steps whose inputs are gathered together
         self._inputs: tuple[Inputs, ...] = ()
+        self.positions = self.federation.targets == "tokens"  # some of which may be padding
+        teacher = 4 * self.y[0].numel() * self.federation.n_classes  # bytes of its outputs in a step
+        self._steps_prepared = max(1, min(_PREPARED_STEPS, _PREPARED_BYTES // max(1, teacher)))
 
     def batch(self, step: int, active: int) -> Batch:
         """The batch of a step, which follow each other, of the first `active` rows."""
@@ -310,6 +315,8 @@ class Feed:
         if self.augmented is not None:
             assert isinstance(x, Tensor)  # or the experiment was refused
             x = self.augmented(x, replace(self.stream, ids=self.stream.ids[:active]), step)
+        if self.positions:
+            present = positions_present(y, present)
         noise = None if self.noise is None else self.noise[step, :active]
         return Batch(y, rows, index, present, x, noise, prepared)
 
@@ -323,14 +330,16 @@ class Feed:
         """(rows, batch, ...) what `prepare` finds for the samples of a step."""
         if self.prepare is None:
             return {}
-        if step % _PREPARED_STEPS == 0:
-            ahead = slice(step, step + _PREPARED_STEPS)
+        if step % self._steps_prepared == 0:
+            ahead = slice(step, step + self._steps_prepared)
             y, index, sizes = self.y[ahead], self.index[ahead], self.sizes[ahead]
             present = self._present(sizes.flatten()) if any(self.partial[ahead]) else None
+            if self.positions:
+                present = positions_present(y.flatten(0, 1), present)
             samples = Samples(y.flatten(0, 1), self.rows.repeat(len(y)), index.flatten(0, 1), present)
             found = self.prepare(samples)
             self._prepared = {n: value.unflatten(0, sizes.shape).unbind() for n, value in found.items()}
-        return {name: found[step % _PREPARED_STEPS] for name, found in self._prepared.items()}
+        return {name: found[step % self._steps_prepared] for name, found in self._prepared.items()}
 
     def _present(self, sizes: Tensor) -> Tensor:
         return (torch.arange(self.index.shape[2]) < sizes[:, None]).float().to(self.y.device)

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Federation, Split
+from coterie.data.targets import PADDING
 from coterie.errors import ContractError, DivergedError
 from coterie.learning.executor import Executor, Visit
 from coterie.learning.local_steps import LocalWork, local_steps
-from coterie.learning.tasks import CLASSIFICATION, Classification, loss_of
+from coterie.learning.tasks import CLASSIFICATION, MeanMetric, Task, WholeMetric, loss_of
 from coterie.learning.updates import Memory, empty_memory
 from coterie.models import Parts, model_tree
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
@@ -49,7 +50,7 @@ class LearningNode:
     own_module: Callable[[int], nn.Module] | None = None  # node id -> its own initial model
     other_executors: Sequence[Executor] = ()  # of the architectures that other nodes have
     shared: str = ""  # patterns of what travels; empty: whatever the algorithm sends
-    task: Classification = CLASSIFICATION
+    task: Task = CLASSIFICATION
 
     round: int = -1
     evaluating: bool = False
@@ -155,14 +156,16 @@ class LearningNode:
     ) -> Tensor:
         part, rows, executor = self._split(split), self._all_rows(rows), self._executor_of(params, layer)
         width = int(part.sizes[rows].max()) if len(rows) else 0
-        features = self.federation.n_classes
+        shape = self.task.output_shape(self.federation)
         if layer is not None:
-            features = executor.layer(layer, self.federation.x).features
-        like = next(iter(params.values()))
-        result = like.new_zeros(len(rows), width, features)
+            shape = (executor.layer(layer, self.federation.x).features,)
+        result = next(iter(params.values())).new_zeros(len(rows), width, *shape)
 
         def see(visit: Visit) -> None:
-            result[visit.rows, visit.columns] = visit.outputs
+            outputs = visit.outputs
+            if layer is None and len(shape) > 1:  # positions without a target say nothing
+                outputs = outputs.masked_fill((visit.y == PADDING)[..., None], 0.0)
+            result[visit.rows, visit.columns] = outputs
 
         executor.visit(params, self.federation, part, rows, see, layer)
         return result
@@ -286,20 +289,46 @@ class LearningNode:
 
     def _score(self, rows: int, visit_all: Callable[[Callable[[Visit], None]], None]) -> Scores:
         task = self.task
-        measures = {metric.name: metric.of_samples for metric in task.metrics}
-        totals = {name: torch.zeros(rows) for name in measures}
+        means = [metric for metric in task.metrics if isinstance(metric, MeanMetric)]
+        totals = {metric.name: torch.zeros(rows) for metric in means}
         loss, count = torch.zeros(rows), torch.zeros(rows)
+        kept: list[Visit] | None = [] if len(means) < len(task.metrics) else None
 
         def see(visit: Visit) -> None:
-            for name, of_samples in measures.items():
-                values = of_samples(visit.outputs, visit.y).cpu() * visit.present
-                totals[name][visit.rows] += values.sum(1)
-            losses = task.losses(visit.outputs, visit.y).cpu() * visit.present
-            loss[visit.rows] += losses.sum(1)
-            count[visit.rows] += visit.present.sum(1)
+            counted = task.counted(visit.y, visit.present)
+            for metric in means:
+                values = metric.of_samples(task, visit.outputs, visit.y).cpu() * counted
+                totals[metric.name][visit.rows] += values.flatten(1).sum(1)
+            losses = task.losses(visit.outputs, visit.y).cpu() * counted
+            loss[visit.rows] += losses.flatten(1).sum(1)
+            count[visit.rows] += counted.flatten(1).sum(1)
+            if kept is not None:
+                kept.append(visit)
 
         visit_all(see)
-        return Scores({name: total / count for name, total in totals.items()}, loss / count)  # NaN: no data
+        found = {name: total / count for name, total in totals.items()}  # NaN: no data
+        for metric in means:
+            if metric.finish is not None:
+                found[metric.name] = metric.finish(found[metric.name])
+        if kept is not None:
+            found |= self._seen_whole(kept, rows)
+        return Scores({metric.name: found[metric.name] for metric in task.metrics}, loss / count)
+
+    def _seen_whole(self, visits: list[Visit], rows: int) -> dict[str, Tensor]:
+        """Metrics that need all of a row's answers at once."""
+        metrics = [metric for metric in self.task.metrics if isinstance(metric, WholeMetric)]
+        found = {metric.name: torch.full((rows,), float("nan")) for metric in metrics}
+        parts: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for visit in sorted(visits, key=lambda visit: visit.columns.start):
+            predictions = self.task.predictions(visit.outputs).cpu()
+            for place, row in enumerate(visit.rows.tolist()):
+                here = visit.present[place] > 0
+                parts.setdefault(row, []).append((visit.y[place].cpu()[here], predictions[place][here]))
+        for row, pairs in parts.items():
+            y, answers = (torch.cat(part).numpy() for part in zip(*pairs, strict=True))
+            for metric in metrics:
+                found[metric.name][row] = metric.of_all(y, answers)
+        return found
 
     def _check_finite(self, losses: Tensor) -> None:
         bad = losses.isinf()

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from coterie.data.federation import single
 from coterie.inputs import Inputs
+from coterie.learning.batched import cannot_be_stacked
 from coterie.learning.updates import Gradients, Moved, Outer, Pass
 from coterie.models import frozen_names, still_layers
 from coterie.protocol.node import Batch, Loss
@@ -41,6 +42,7 @@ class StackedLayers:
     def __init__(self, module: nn.Sequential) -> None:
         # Not named_children(), which names a layer that occurs twice (a ReLU) only once.
         self._layers = [(name, _not_in_place(layer)) for name, layer in module._modules.items()]
+        self._flattens = any(isinstance(layer, nn.Flatten) for _, layer in self._layers)
         self._frozen, self._still = _common(module), still_layers(module)
 
     @staticmethod
@@ -58,7 +60,7 @@ class StackedLayers:
         return all(map(_has_batched_form, layers))
 
     def outputs(self, params: Params, inputs: Inputs, layer: str | None = None) -> Tensor:
-        params, x = {**self._frozen, **params}, single(inputs)
+        params, (x, positions) = {**self._frozen, **params}, self._one_by_one(single(inputs))
         with torch.no_grad():
             for name, part in self._layers:
                 if isinstance(part, nn.Linear):
@@ -68,8 +70,16 @@ class StackedLayers:
                 else:
                     x = x.flatten(2) if isinstance(part, nn.Flatten) else part(x)
                 if name == layer:
-                    return x.flatten(2)
-            return x
+                    return _apart(x, positions).flatten(2)
+            return _apart(x, positions)
+
+    def _one_by_one(self, x: Tensor) -> tuple[Tensor, int]:
+        """Positions of sequences, through which nothing but a Flatten sees, as samples; and how many."""
+        if x.dim() != 4 or self._flattens:
+            return x, 0
+        if any(isinstance(layer, nn.BatchNorm1d) for _, layer in self._layers):
+            raise cannot_be_stacked("BatchNorm1d takes positions for channels")
+        return x.flatten(1, 2), x.shape[2]
 
     def turned(self, batch_size: int) -> frozenset[str]:
         if batch_size < _LARGE_BATCH:
@@ -95,7 +105,7 @@ class StackedLayers:
         return losses.detach(), gradients
 
     def _forward(self, leaves: Params, batch: Batch, tape: _Tape, only: tuple[str, ...]) -> Tensor:
-        x = single(batch.x)
+        x, positions = self._one_by_one(single(batch.x))
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
                 inputs, x = x.detach(), _linear(leaves, name, x)
@@ -115,7 +125,12 @@ class StackedLayers:
                 x = _normalise(layer, leaves, name, x, *statistics)
             else:
                 x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
-        return x
+        return _apart(x, positions)
+
+
+def _apart(x: Tensor, positions: int) -> Tensor:
+    """(rows, batch, positions, ...), as they were before `_one_by_one`."""
+    return x.unflatten(1, (-1, positions)) if positions else x
 
 
 def _has_batched_form(layer: nn.Module) -> bool:

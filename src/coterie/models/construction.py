@@ -31,12 +31,14 @@ def build(
     *,
     seed: int,
     example: Inputs | None = None,
+    positions: tuple[int, ...] = (),
 ) -> nn.Module:
     """Build a network for inputs of `shape` (without the batch axis); weights depend on `seed` only.
 
     `model` is a catalogue name such as `mlp` or `blend-cnn(groups=8)`, or `path/to/file.py:Name` for
     the user's own class or function, or that class or function itself. The global random state of
     torch is left as it was. example: samples that the network is tried with; default: one tensor of ones.
+    n_classes: how many outputs the task needs. positions: of a sequence, with outputs at each.
     """
     if example is None:
         example = torch.ones(2, *shape)
@@ -47,7 +49,7 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(digest(seed, "init") % 2**63)
         module = _construct(architecture, model, shape, n_classes)
-        _check_logits(module, model, example, n_classes)
+        _check_logits(module, model, example, (*positions, n_classes))
     return module
 
 
@@ -111,11 +113,11 @@ def _construct(architecture: Architecture, model: str, shape: Shapes, n_classes:
         raise ConfigError(f"model {model!r} cannot be built for inputs {written(shape)}: {reason}") from error
 
 
-def _check_logits(module: nn.Module, model: str, example: Inputs, n_classes: int) -> None:
+def _check_logits(module: nn.Module, model: str, example: Inputs, outputs: tuple[int, ...]) -> None:
     """Refuse a network that does not give logits for this data, before any training starts."""
     given, by_name = arguments(example)
     _check_arguments(module, model, example)
-    batch, wanted = _batch(example), (count(example), n_classes)
+    batch, wanted = _batch(example), (count(example), *outputs)
     was_training = module.training
     module.eval()  # the example must not enter running statistics
     try:
@@ -133,7 +135,7 @@ def _check_logits(module: nn.Module, model: str, example: Inputs, n_classes: int
     if tuple(logits.shape) != wanted:
         raise ConfigError(
             f"model {model!r} maps a batch of {batch} to {tuple(logits.shape)}; "
-            f"logits of shape {wanted} are needed for {n_classes} classes"
+            f"logits of shape {wanted} are needed for {outputs[-1]} classes"
         )
 
 

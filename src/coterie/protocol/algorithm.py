@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.protocol.exchange import Exchange
 from coterie.protocol.inbox import Inbox
-from coterie.protocol.node import Node
+from coterie.protocol.node import Node, Task
 from coterie.protocol.trees import Params
 
 StateT = TypeVar("StateT")
@@ -89,6 +89,9 @@ class Algorithm(Generic[StateT]):
     def compared_layer(self) -> str | None:
         """The layer of the network whose outputs nodes compare; None: they compare no hidden layer."""
         return None
+
+    def check_task(self, task: Task) -> None:
+        """Raise ConfigError if, as it is set, it makes no sense for this task."""
 
     def settings(self) -> dict[str, Any]:
         """The hyper-parameters by name."""

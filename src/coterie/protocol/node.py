@@ -22,10 +22,10 @@ from coterie.topology import Graph
 class Samples:
     """Which samples the mini-batches of some rows are made of."""
 
-    y: Tensor  # (rows, batch)
+    y: Tensor  # (rows, batch), and more axes where a sample has several targets
     rows: Tensor  # (rows,) which rows of the node these are, to look up per-row values
     index: Tensor  # (rows, batch) position of each sample in its row's training data
-    present: Tensor | None  # (rows, batch) 1 for samples, 0 for padding; None: all are samples
+    present: Tensor | None  # (rows, batch[, positions]) 1 for targets, 0 for padding; None: no padding
 
     def mean(self, values: Tensor) -> Tensor:
         """(rows,) mean of a value per sample, without the padding."""
@@ -69,7 +69,8 @@ class Scores:
 class Task(Protocol):
     """What learning means: what outputs say, what is lost when they are wrong, and how they are scored.
 
-    Outputs of models are (rows, batch, outputs).
+    Outputs of models are (rows, batch, outputs), and (rows, batch, positions, outputs) where there is a
+    target at each position.
     """
 
     @property
@@ -79,23 +80,42 @@ class Task(Protocol):
     def metrics(self) -> tuple[Metric, ...]:
         """At least one; the first is the main one."""
 
+    @property
+    def labels_are_classes(self) -> bool:
+        """Whether y is one class per sample, so that classes may be weighed."""
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(rows, batch) loss of each sample."""
+        """(rows, batch[, positions]) loss of each sample, or of each of its positions."""
 
     def softened(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
         """What a model says at a temperature, as `divergence` takes it."""
 
     def divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
-        """(rows, batch) how far a student is from its teacher; both as `softened` gives them.
+        """(rows, batch[, positions]) how far a student is from its teacher; both as `softened` gives them.
 
         Without the customary factor temperature^2, which the caller applies where its paper does.
         """
 
+    def linear(self, softened: Tensor) -> Tensor:
+        """In the form in which what several models say is averaged: probabilities, or numbers."""
+
+    def from_linear(self, averaged: Tensor) -> Tensor:
+        """As `softened` would give it."""
+
     def answers(self, outputs: Tensor) -> Tensor:
-        """(rows, batch, numbers) what two models are compared by, with squared distances."""
+        """(rows, batch[, positions], numbers) what two models are compared by, with squared distances."""
 
     def reward(self, scores: Scores) -> Tensor:
         """(rows,) from 0 to 1, the higher the better."""
+
+    def guidance(self, y: Tensor, own: Tensor, teacher: Tensor, taught: Tensor) -> Params:
+        """What `guided` needs to know of samples, to be given to a loss as `batch.prepared`.
+
+        own, taught: weights of the targets and of the teacher, which is as `softened` gives it.
+        """
+
+    def guided(self, outputs: Tensor, batch: Batch, temperature: float) -> Tensor:
+        """(rows, batch[, positions]) own * loss + taught * divergence from the teacher, at a temperature."""
 
 
 class Node(Protocol):
@@ -215,7 +235,7 @@ class Node(Protocol):
     def predict(
         self, params: Params, split: str = "train", rows: Tensor | None = None, layer: str | None = None
     ) -> Tensor:
-        """(rows, n, classes) logits on each row's own samples in evaluation mode, padded with zeros.
+        """(rows, n, outputs) on each row's own samples in evaluation mode, padded with zeros.
 
         rows: which rows' data to use when `params` is not stacked over all rows in order. layer: name of a
         submodule, whose outputs (rows, n, features) to return instead. `params` may be a received model of

@@ -118,7 +118,9 @@ def per_row(values: Tensor, like: Tensor) -> Tensor:
 
 
 def mean_per_row(values: Tensor, present: Tensor | None = None) -> Tensor:
-    """(rows,) mean over what is present, 1 or 0 each; None: all of it."""
+    """(rows,) mean over what is present, 1 or 0 each; None: all of it. Positions count like samples."""
+    if values.dim() > 2:
+        values, present = values.flatten(1), None if present is None else present.flatten(1)
     if present is None:
         return values.mean(dim=1)
     return (values * present).sum(dim=1) / present.sum(dim=1)

@@ -34,7 +34,7 @@ def label_histogram(federation: Federation, title: str, path: Path) -> Path:
     figure = new_figure(min(14.0, max(6.5, 2.5 + 0.22 * len(shown))), 4.2)
     axes = figure.subplots()
     colours = _colours(classes)
-    _stack(axes, counts[shown], colours, federation.class_names)
+    _stack(axes, counts[shown], colours, federation.group_names)
     if peers > MOST_BARS:
         title += f" ({MOST_BARS} of {peers} peers, evenly spaced)"
     axes.set_title(title, fontsize=10)

@@ -18,7 +18,7 @@ def label_table(federation: Federation, title: str) -> Table:
     counts = federation.label_histogram("train").tolist()
     peers = len(counts)
     rows = peers if peers <= MOST_ROWS else SHORTENED_TO
-    many = federation.n_classes > MOST_BARS
+    many = federation.groups.count > MOST_BARS
     table = Table(title=title, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     table.add_column("peer", justify="right")
     if federation.clusters is not None:
@@ -27,13 +27,13 @@ def label_table(federation: Federation, title: str) -> Table:
     shown = {name: split.sizes.tolist() for name, split in sizes.items() if len(split.index)}
     for name in (*shown, "classes"):
         table.add_column(name, justify="right")
-    first, last = federation.class_names[0], federation.class_names[-1]
+    first, last = federation.group_names[0], federation.group_names[-1]
     table.add_column("most frequent labels" if many else f"labels {first} .. {last}", overflow="ellipsis")
     for peer in range(rows):
         cluster = [] if federation.clusters is None else [str(int(federation.clusters[peer]))]
         known = sum(count > 0 for count in counts[peer])
         row = counts[peer]
-        labels = _most_frequent(row, federation.class_names) if many else bars(row)
+        labels = _most_frequent(row, federation.group_names) if many else bars(row)
         cells = [str(size[peer]) for size in shown.values()]
         table.add_row(str(peer), *cluster, *cells, str(known), Text(labels))
     if rows < peers:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.data import Federation
 from coterie.errors import ContractError
-from coterie.learning import CLASSIFICATION, Classification, Executor, LearningNode
+from coterie.learning import CLASSIFICATION, Executor, LearningNode, Task
 from coterie.learning.node import diverged
 from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
 from coterie.protocol.sealing import SealingKind
@@ -127,7 +127,7 @@ class Simulation:
     sealing: SealingKind = "plain"
     shards: Sequence[Tensor] | None = None
     architectures: Sequence[HostedNetwork] = ()
-    task: Classification = CLASSIFICATION
+    task: Task = CLASSIFICATION
 
     round: int = 0  # the next one
     blocks: list[_Block] = field(init=False)

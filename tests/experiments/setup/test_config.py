@@ -25,6 +25,7 @@ from coterie.experiments.setup.config import (
 )
 from coterie.experiments.setup.prepare import prepare
 from coterie.experiments.setup.schema import Experiment
+from coterie.metric import ACCURACY
 from coterie.toml_tables import load_toml
 
 
@@ -266,16 +267,16 @@ def test_first_last_and_every_so_many_rounds_are_measured(rounds: int, every: in
 
 def test_distribution_by_hand() -> None:
     values = torch.tensor([0.5, 0.1, 0.9, 0.3, float("nan"), 0.7, 0.2, 0.4, 0.6, 0.8, 1.0, 0.0])
-    found = distribution(values)
+    found = distribution(values, ACCURACY)
     assert found is not None
     assert found["mean"] == pytest.approx(0.5)
     assert found["std"] == pytest.approx((sum((k / 10 - 0.5) ** 2 for k in range(11)) / 11) ** 0.5)
     assert found["worst_decile"] == pytest.approx((0.0 + 0.1) / 2), "of 11 peers the worst two"
     assert found["per_peer"][4] is None
     assert found["per_peer"][1] == pytest.approx(0.1)
-    assert distribution(None) is None
-    assert distribution(torch.tensor([float("nan")])) is None
-    ten = distribution(torch.arange(10.0))
+    assert distribution(None, ACCURACY) is None
+    assert distribution(torch.tensor([float("nan")]), ACCURACY) is None
+    ten = distribution(torch.arange(10.0), ACCURACY)
     assert ten is not None
     assert ten["worst_decile"] == 0.0
 

@@ -18,19 +18,6 @@ _ROUNDING = 1e-10  # distances below this are those of equal models
 _ALL_SAMPLES = 1 << 40  # a batch larger than any node's data
 
 
-def softened(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Log-probabilities at a temperature."""
-    return (logits if temperature == 1.0 else logits / temperature).log_softmax(-1)
-
-
-def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(p_teacher || p_student) over the last dimension, from log-probabilities such as `softened` gives.
-
-    Without the customary factor temperature^2, which the caller applies where its paper does.
-    """
-    return torch.nn.functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
-
-
 def remembered_logits(params: Params, active: Tensor, node: Node) -> Tensor:
     """(rows, n, classes) outputs on each active row's own training samples, to look up during training."""
     rows = active.nonzero().flatten()
@@ -58,10 +45,10 @@ def class_weights(samples: Samples) -> Tensor:
 
 
 def even_weights(samples: Samples) -> Tensor:
-    """(rows, batch) 1 for samples, 0 for padding."""
+    """(rows, batch[, positions]) 1 for samples, 0 for padding."""
     if samples.present is not None:
         return samples.present
-    return torch.ones(samples.y.shape, device=samples.y.device)
+    return torch.ones(samples.index.shape, device=samples.y.device)
 
 
 def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: str | None = None) -> Tensor:
@@ -75,7 +62,8 @@ def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: st
 def output_distances(node: Node, mine: Params, row: Tensor, inbox: Inbox, layer: str | None = None) -> Tensor:
     """(messages,) mean squared distance of received models' outputs from those of the receiving row (1,).
 
-    Compared are probabilities, or the outputs of a hidden layer, divided by the square root of their number.
+    Compared is what the task says, such as probabilities, or the outputs of a hidden layer, divided by the
+    square root of their number.
     """
 
     def compared(outputs: Tensor) -> Tensor:
@@ -86,7 +74,8 @@ def output_distances(node: Node, mine: Params, row: Tensor, inbox: Inbox, layer:
     def distance(peers: Tree, rows: Tensor) -> Tensor:
         theirs = outputs_of(peers, mine, rows, node, layer=layer)  # (messages, n, features)
         difference = compared(theirs) - own
-        return difference.square().sum((1, 2)) / max(1, own.shape[1])
+        answers = own.shape[1:-1].numel()  # of each sample, or of each of its positions
+        return difference.square().sum(tuple(range(1, difference.dim()))) / max(1, answers)
 
     d = inbox.map(distance).double().cpu()
     return d.where(d > _ROUNDING, 0.0)
@@ -98,13 +87,18 @@ def mean_teacher_logits(node: Node, mine: Params, inbox: Inbox) -> Tensor:
 
     def teach(peers: Tree, rows: Tensor) -> Tensor:
         logits = outputs_of(peers, mine, rows, node)
-        return pad(logits, (0, 0, 0, own.shape[1] - logits.shape[1]))
+        return padded(logits, own.shape[1])
 
     received = inbox.mean_of(teach)
     if received is None:
         return own
     count = per_row(inbox.count, own).to(own)
     return (own + count * received) / (count + 1)
+
+
+def padded(table: Tensor, n: int) -> Tensor:
+    """(rows, n, ...) with zeros for the samples that are missing."""
+    return pad(table, (*(0, 0) * (table.dim() - 2), 0, n - table.shape[1]))
 
 
 def full_gradient(node: Node, params: Params, loss: Loss, active: Tensor) -> Params:

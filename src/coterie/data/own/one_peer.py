@@ -20,10 +20,11 @@ from torch import Tensor
 
 from coterie.data.own.several import Part, Ragged, Raw, samples, size
 from coterie.data.own.values import plain_array
+from coterie.data.targets import Targets, read_targets
 from coterie.errors import DataError
 from coterie.registry import nearest
 
-Labels: TypeAlias = NDArray[np.int64]
+Labels: TypeAlias = NDArray[Any]  # whole numbers of classes, or other targets
 OwnData: TypeAlias = "tuple[Raw, Labels] | tuple[Raw, Labels, Raw, Labels]"
 
 LABEL = "label"
@@ -31,22 +32,23 @@ _EXACT = 2.0**53  # whole numbers below it are exact as floats
 _ARRAYS = ("x", "y", "x_test", "y_test")
 
 
-def load_own(path: Path | str) -> OwnData:
-    """(x, y) or (x, y, x_test, y_test): samples, and labels as whole numbers from 0."""
+def load_own(path: Path | str, targets: Targets = "classes") -> OwnData:
+    """(x, y) or (x, y, x_test, y_test): samples, and labels as whole numbers from 0 or other targets."""
     path = Path(path)
-    return checked(_read(path, {".npz": _read_npz, ".csv": _read_csv}), str(path))
+    readers = {".npz": _read_npz, ".csv": lambda path: _read_csv(path, targets)}
+    return checked(_read(path, readers), str(path), targets)
 
 
-def checked(arrays: Any, where: str) -> OwnData:
+def checked(arrays: Any, where: str, targets: Targets = "classes") -> OwnData:
     """Arrays of one peer, whoever made them: two, or four with a test set."""
     if not isinstance(arrays, (tuple, list)) or len(arrays) not in (2, 4):
         raise DataError(f"{where}: expected (x, y) or (x, y, x_test, y_test)")
-    y = _labels(arrays[1], f"{where}: y")
+    y = _targets(arrays[1], targets, f"{where}: y")
     x = _samples(arrays[0], f"{where}: x", len(y))
     _refuse_unequal(x, y, where)
     if len(arrays) == 2:
         return x, y
-    y_test = _labels(arrays[3], f"{where}: y_test")
+    y_test = _targets(arrays[3], targets, f"{where}: y_test")
     x_test = _samples(arrays[2], f"{where}: x_test", len(y_test))
     _refuse_unequal(x_test, y_test, f"{where}, test set")
     if isinstance(x, Tensor) and isinstance(x_test, Tensor) and x_test.shape[1:] != x.shape[1:]:
@@ -55,15 +57,15 @@ def checked(arrays: Any, where: str) -> OwnData:
     return x, y, x_test, y_test
 
 
-def load_samples(path: Path | str, features: int) -> tuple[Raw, Labels | None]:
+def load_samples(path: Path | str, features: int, targets: Targets = "classes") -> tuple[Raw, Labels | None]:
     """Samples that a model is to be used on, and their labels where the file has them.
 
     features: numbers in a sample, by which a .csv without the column `label` is seen to end in one or not.
     """
     path = Path(path)
-    readers = {".npz": _npz_samples, ".csv": lambda path: _csv_samples(path, features)}
+    readers = {".npz": _npz_samples, ".csv": lambda path: _csv_samples(path, features, targets)}
     arrays = _read(path, readers)
-    y = _labels(arrays[1], f"{path}: y") if len(arrays) > 1 else None
+    y = _targets(arrays[1], targets, f"{path}: y") if len(arrays) > 1 else None
     x = _samples(arrays[0], f"{path}: x", -1 if y is None else len(y))
     if y is not None:
         _refuse_unequal(x, y, str(path))
@@ -145,17 +147,17 @@ def _wanted_samples(names: list[str], path: Path) -> tuple[str, ...]:
     return ("x", "y") if "y" in names else ("x",)
 
 
-def _read_csv(path: Path) -> tuple[Any, ...]:
+def _read_csv(path: Path, targets: Targets) -> tuple[Any, ...]:
     """The column `label`, or else the last, holds the labels."""
     header, table = _csv_table(path, fewest=2)
-    return _split_off_labels(header, table, path)
+    return _split_off_labels(header, table, path, targets)
 
 
-def _csv_samples(path: Path, features: int) -> tuple[Any, ...]:
+def _csv_samples(path: Path, features: int, targets: Targets) -> tuple[Any, ...]:
     """Labels are in the column `label`, or in one column more than there are features, or missing."""
     header, table = _csv_table(path, fewest=1)
     if LABEL in header or len(header) == features + 1:
-        return _split_off_labels(header, table, path)
+        return _split_off_labels(header, table, path, targets)
     return (_whole_if_all_are(table),)
 
 
@@ -178,9 +180,15 @@ def _csv_table(path: Path, fewest: int) -> tuple[list[str], NDArray[np.float64]]
     return header, table
 
 
-def _split_off_labels(header: list[str], table: NDArray[np.float64], path: Path) -> tuple[Any, ...]:
+def _split_off_labels(
+    header: list[str], table: NDArray[np.float64], path: Path, targets: Targets
+) -> tuple[Any, ...]:
+    if targets in ("labels", "tokens"):
+        raise DataError(f"{path}: several targets for each sample need an .npz file, with y as {targets}")
     column = header.index(LABEL) if LABEL in header else len(header) - 1
     labels = table[:, column]
+    if targets == "numbers":
+        return _whole_if_all_are(np.delete(table, column, axis=1)), labels
     if not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
         raise DataError(f"{path}: the column {header[column]!r} must hold whole numbers, the labels")
     return _whole_if_all_are(np.delete(table, column, axis=1)), labels.astype(np.int64)
@@ -230,6 +238,10 @@ def _refuse_missing(part: Part, where: str) -> None:
             f"{where}: {len(bad)} samples have missing, NaN or infinite values, first sample {int(bad[0])}; "
             "clean or drop them"
         )
+
+
+def _targets(values: Any, targets: Targets, where: str) -> Labels:
+    return _labels(values, where) if targets == "classes" else read_targets(values, targets, where).numpy()
 
 
 def _labels(values: Any, where: str) -> Labels:

@@ -85,7 +85,7 @@ class LabelGroups:
     weights: tuple[float, ...]
 
     def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment:
-        members = np.zeros((len(self.groups), source.n_classes), dtype=bool)
+        members = np.zeros((len(self.groups), source.groups.count), dtype=bool)
         for row, group in enumerate(self.groups):
             members[row, group_labels(group, source)] = True
         sizes = proportional_sizes(np.array(self.weights), peers)
@@ -116,7 +116,7 @@ class LabelPairs:
                 f"enough for 1 to {len(present) // 2} clusters"
             )
         pairs = rng.permutation(present)[: 2 * self.clusters].reshape(-1, 2)
-        members = np.zeros((self.clusters, source.n_classes), dtype=bool)
+        members = np.zeros((self.clusters, source.groups.count), dtype=bool)
         members[np.arange(self.clusters)[:, None], pairs] = True
         sizes = proportional_sizes(np.ones(self.clusters), peers)
         return share_labels(source, members, np.repeat(np.arange(self.clusters), sizes), rng)
@@ -137,15 +137,15 @@ def group_labels(group: str, source: Source) -> list[int]:
     parts = NAMED_GROUPS[group] if group in NAMED_GROUPS else tuple(part.strip() for part in group.split("+"))
     labels = []
     for part in parts:
-        if part in source.class_names:
-            labels.append(source.class_names.index(part))
-        elif _is_whole(part) and int(part) < source.n_classes:
+        if part in source.group_names:
+            labels.append(source.group_names.index(part))
+        elif _is_whole(part) and int(part) < source.groups.count:
             labels.append(int(part))
         else:
-            hint = nearest(part, (*source.class_names, *NAMED_GROUPS))
+            hint = nearest(part, (*source.group_names, *NAMED_GROUPS))
             raise ConfigError(
                 f"label-groups: {part!r} in group {group!r} is neither a label from 0 to "
-                f"{source.n_classes - 1} nor a class of this data set; {hint}"
+                f"{source.groups.count - 1} nor a class of this data set; {hint}"
             )
     return labels
 

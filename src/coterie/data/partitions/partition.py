@@ -94,7 +94,7 @@ def checked(assignment: Any, partition: object, source: Source, peers: int) -> A
 
 def class_stock(source: Source) -> Ints:
     """(classes,) number of training samples of each class."""
-    return np.bincount(source.y_train.numpy(), minlength=source.n_classes).astype(np.int64)
+    return np.bincount(source.group_train, minlength=source.groups.count).astype(np.int64)
 
 
 def require_samples(source: Source, peers: int, each: int = 1) -> None:
@@ -120,7 +120,7 @@ def by_class(labels: Ints, rng: np.random.Generator) -> Ints:
 
 def owners(source: Source, counts: Ints, rng: np.random.Generator) -> Ints:
     """Give peer i counts[i, k] random samples of class k; what is left belongs to nobody."""
-    labels = source.y_train.numpy()
+    labels = source.group_train
     taken, stock = counts.sum(0), class_stock(source)
     owner = np.full(len(labels), NOBODY, dtype=np.int64)
     positions = runs(taken) + np.repeat(np.cumsum(stock) - stock, taken)

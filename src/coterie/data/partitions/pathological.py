@@ -48,7 +48,7 @@ class Pathological:
         if len(short):
             k, most = short[0], int(stock[present].min()) * len(present) // self.c
             raise DataError(
-                f"pathological({self.c}) cuts class {source.class_names[k]} into {shards[k]} shards; it has "
+                f"pathological({self.c}) cuts class {source.group_names[k]} into {shards[k]} shards; it has "
                 f"{stock[k]} samples; at most about {most} peers are possible"
             )
         chosen = deal_classes(shards, peers, self.c, rng)

@@ -13,6 +13,7 @@ import torch
 from coterie.data import from_peers
 from coterie.data.own.code import call_for_data
 from coterie.data.own.one_peer import OwnData, checked, load_own
+from coterie.data.targets import Targets, targets_of
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
 from coterie.experiments.setup.config import resolve, with_absolute_paths
@@ -203,16 +204,18 @@ def prepare_for(experiment: Experiment, settings: PeerSettings) -> Prepared:
         raise ConfigError("real peers have one architecture so far: leave out `models` of the experiment")
     if settings.data == SHARE:
         return prepare(experiment)
-    if experiment.classes is None:
+    targets = targets_of(experiment.task)
+    if experiment.classes is None and targets in ("classes", "tokens") and experiment.task != "binary":
         raise ConfigError(
             "peers with data of their own must agree on the number of classes: set classes = ... in the "
             "experiment's file"
         )
     own = from_peers(
-        [load_peer_data(settings.data)],
+        [load_peer_data(settings.data, targets)],
         validation=experiment.splitting.validation,
         seed=experiment.seed,
-        n_classes=experiment.classes,
+        n_classes=2 if experiment.task == "binary" else experiment.classes,
+        task=experiment.task,
     )
     place = min(settings.number, experiment.peers - 1)  # a hub's data only show what samples look like
     return prepare(experiment, Objects(dealt=own.spread(place, experiment.peers)))
@@ -224,12 +227,12 @@ def executor_of(experiment: Experiment) -> ExecutorName:
     return "looped" if asked == "auto" else asked
 
 
-def load_peer_data(reference: str) -> OwnData:
+def load_peer_data(reference: str, targets: Targets = "classes") -> OwnData:
     """What `data = "..."` in a `peer.toml` names: file.npz, file.csv or file.py:function."""
     if not is_file_reference(reference):
-        return load_own(reference)
+        return load_own(reference, targets)
     file, name = split_reference(reference)
-    return checked(call_for_data(reference, {}), f"{name} in {file}")
+    return checked(call_for_data(reference, {}), f"{name} in {file}", targets)
 
 
 def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:

@@ -193,6 +193,8 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(training, Mapping) and "augment" in training:
         parts = parts_of(str(training["augment"]))
         table["training"] = {**training, "augment": "+".join(located(part, base) for part in parts)}
+    if isinstance(table.get("metrics"), (list, tuple)):
+        table["metrics"] = [located(str(name), base) for name in table["metrics"]]
     if isinstance(table.get("models"), Mapping):
         table["models"] = {located(name, base): peers for name, peers in table["models"].items()}
     for key, call, always in (("topology", "edges", True), ("data", "huggingface", False)):

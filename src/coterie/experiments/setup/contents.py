@@ -103,7 +103,7 @@ def _hashed(path: Path) -> str:
 
 def _files(experiment: Experiment) -> Iterator[Path]:
     e = experiment
-    named = (e.algorithm, e.data, e.model, e.partition, e.topology, *e.models)
+    named = (e.algorithm, e.task, *e.metrics, e.data, e.model, e.partition, e.topology, *e.models)
     for text in (*named, *parts_of(e.training.augment)):
         if is_file_reference(text):
             code = files_behind(Path(split_reference(text)[0]).expanduser())

@@ -11,7 +11,7 @@ from coterie.experiments.setup.prepare import Objects, call_user_data, deal
 from coterie.experiments.setup.schema import Experiment
 from coterie.user_code import is_file_reference
 
-_DECIDES_DATA = {"data", "data_dir", "partition", "peers", "seed", "splitting", "evaluation"}
+_DECIDES_DATA = {"task", "data", "data_dir", "partition", "peers", "seed", "splitting", "evaluation"}
 
 
 class Dealer:

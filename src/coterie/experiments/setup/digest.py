@@ -18,7 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coterie.catalogue import algorithms, augmentations, models, partitions, sources, topologies
+from coterie.catalogue import algorithms, augmentations, models, partitions, sources, tasks, topologies
 from coterie.experiments.setup.config import build_algorithm
 from coterie.experiments.setup.contents import contents, digest_of, digest_of_code
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
@@ -42,9 +42,10 @@ def experiment_digest(experiment: Experiment) -> str:
     table["settings"] = build_algorithm(experiment).settings()  # also those left at their defaults
     if is_file_reference(experiment.algorithm):
         table["algorithm"] = _plain(experiment.algorithm, algorithms)
-    named = {"data": sources, "model": models, "partition": partitions, "topology": topologies}
+    named = {"task": tasks, "data": sources, "model": models, "partition": partitions, "topology": topologies}
     for key, registry in named.items():
         table[key] = _plain(table[key], registry)
+    table["metrics"] = [_plain_metric(name) for name in experiment.metrics]
     parts = parts_of(experiment.training.augment)
     table["training"]["augment"] = [_plain(part, augmentations) for part in parts]
     owners = dealt_out(experiment.models, experiment.peers)
@@ -67,6 +68,11 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
         first = next(iter(arguments))
         arguments[first] = digest_of(Path(str(bound.arguments[first])).expanduser())
     return {"name": name, "arguments": arguments}
+
+
+def _plain_metric(text: str) -> Any:
+    """`macro-f1` and `macro_f1` are one."""
+    return _plain_reference(text) if is_file_reference(text) else text.replace("-", "_").lower()
 
 
 def _plain_reference(text: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.inputs import Inputs, answer, arguments, each, named
-from coterie.learning import Augmented, Classification, check_module, model_tree, require_precision
+from coterie.learning import Augmented, Task, check_module, model_tree, require_precision
+from coterie.learning.tasks import loss_of, scored_by
 from coterie.models import build, check_shared, find_layer, head_names, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
@@ -53,7 +54,7 @@ class Prepared:
     federation: Federation
     module: nn.Module
     topology: Topology
-    task: Classification
+    task: Task
     own_module: Callable[[int], nn.Module] | None  # set when every node has its own initial weights
     other_networks: dict[str, OtherNetwork]  # than `module`, by their names in the experiment's `models`
 
@@ -80,7 +81,8 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             f"algorithm {experiment.algorithm!r} must be told the true clusters, and partition "
             f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
         )
-    federation, module, other_networks = _networks(experiment, objects, federation)
+    _check_task(experiment, algorithm, task, federation)
+    federation, module, other_networks = _networks(experiment, objects, federation, task)
     _check_networks(experiment, algorithm, federation, module, other_networks)
     augmented = Augmented.named(experiment.training.augment)
     if augmented is not None:
@@ -97,19 +99,33 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
 
         def own(node: int) -> nn.Module:
             seed = digest(experiment.seed, "own-init", node)
-            return _module(experiment, objects, federation, tried, seed, other_of.get(node))
+            return _module(experiment, objects, federation, task, tried, seed, other_of.get(node))
 
     return Prepared(experiment, algorithm, federation, module, topology, task, own, other_networks)
 
 
-def task_of(experiment: Experiment) -> Classification:
+def task_of(experiment: Experiment) -> Task:
     """What is learned, with the metrics that the experiment asks for."""
-    task: Classification = tasks.build(experiment.task)
-    return task
+    return scored_by(tasks.build(experiment.task), experiment.metrics)
+
+
+def _check_task(
+    experiment: Experiment, algorithm: Algorithm[Any], task: Task, federation: Federation
+) -> None:
+    """Refuse data of another task, and an algorithm that makes no sense for this one."""
+    if federation.targets != task.targets:
+        raise DataError(
+            f"task {experiment.task!r} is learned from {task.targets}, and the data has "
+            f"{federation.targets}; choose another task, or data made with "
+            f"from_arrays(..., task={experiment.task!r})"
+        )
+    task.check(federation)
+    algorithm.check_task(task)
+    loss_of(task, experiment.training, federation)  # what it cannot have is refused
 
 
 def _networks(
-    experiment: Experiment, objects: Objects, federation: Federation
+    experiment: Experiment, objects: Objects, federation: Federation, task: Task
 ) -> tuple[Federation, nn.Module, dict[str, OtherNetwork]]:
     """The networks, and the data in the numbers that they compute with.
 
@@ -118,13 +134,13 @@ def _networks(
     """
     tried = example(federation.x)
     if not isinstance(tried, torch.Tensor) or tried.is_floating_point():
-        return federation, *_built(experiment, objects, federation, tried)
+        return federation, *_built(experiment, objects, federation, task, tried)
     whole = torch.int64 if tried.dtype == torch.uint8 else tried.dtype
     try:
-        networks, taken = _built(experiment, objects, federation, tried.to(whole)), whole
+        networks, taken = _built(experiment, objects, federation, task, tried.to(whole)), whole
     except ConfigError as error:
         try:
-            networks, taken = _built(experiment, objects, federation, tried.float()), torch.float32
+            networks, taken = _built(experiment, objects, federation, task, tried.float()), torch.float32
         except ConfigError as other:
             if str(other) == str(error):
                 raise
@@ -133,15 +149,15 @@ def _networks(
 
 
 def _built(
-    experiment: Experiment, objects: Objects, federation: Federation, tried: Inputs
+    experiment: Experiment, objects: Objects, federation: Federation, task: Task, tried: Inputs
 ) -> tuple[nn.Module, dict[str, OtherNetwork]]:
     """The network of most peers, and those that only some have."""
     seed = experiment.seed
     others = {
-        name: OtherNetwork(peers, _module(experiment, objects, federation, tried, seed, name))
+        name: OtherNetwork(peers, _module(experiment, objects, federation, task, tried, seed, name))
         for name, peers in dealt_out(experiment.models, experiment.peers).items()
     }
-    return _module(experiment, objects, federation, tried, seed), others
+    return _module(experiment, objects, federation, task, tried, seed), others
 
 
 def _check_networks(
@@ -314,7 +330,9 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
         return _split(data, experiment, objects.partition), experiment
     _refuse_to_split(data, experiment, objects.partition)
     if not isinstance(data, Federation):
-        data = from_peers(data, validation=experiment.splitting.validation, seed=experiment.seed)
+        data = from_peers(
+            data, validation=experiment.splitting.validation, seed=experiment.seed, task=experiment.task
+        )
     return data, experiment.model_copy(update={"partition": OWN_OBJECT})
 
 
@@ -385,6 +403,7 @@ def _module(
     experiment: Experiment,
     objects: Objects,
     federation: Federation,
+    task: Task,
     tried: Inputs,
     seed: int,
     other: str | None = None,
@@ -399,7 +418,8 @@ def _module(
                 "init 'independent' needs a model class or name, not a module that already has weights"
             )
         model = _as_factory(model)
-    return build(model, federation.shape, federation.n_classes, seed=seed, example=tried)
+    *positions, outputs = task.output_shape(federation)
+    return build(model, federation.shape, outputs, seed=seed, example=tried, positions=tuple(positions))
 
 
 def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:

@@ -91,7 +91,15 @@ class Experiment(Section):
     algorithm: str = Field(default="local", description="a name of `coterie list algorithms`")
     settings: dict[str, Any] = Field(default_factory=dict, description="the algorithm's hyper-parameters")
     preset: str | None = Field(default=None, description="a named set of the algorithm's hyper-parameters")
-    task: str = Field(default="classification", description="what is learned, a name of `coterie list tasks`")
+    task: str = Field(
+        default="classification",
+        description="what is learned, a name of `coterie list tasks`, or file.py:Task",
+    )
+    metrics: tuple[str, ...] = Field(
+        default=(),
+        description="what models are scored by, the main one first, such as auc or file.py:function; empty: "
+        "what suits the task",
+    )
     data: str = Field(
         default="digits", description="a name of `coterie list data`, or file.py:function of (peers, seed)"
     )
