@@ -23,6 +23,7 @@ Measured: TypeAlias = dict[str, dict[str, float]]
 """By the names of the task's metrics, the main one first, and by point of the round."""
 
 POINTS = ("after_local", "after_mixing")
+VALIDATION = "validation_"  # before the name of a metric: on the peer's own validation data
 _MOST_EXCHANGES = 1_000_000
 
 
@@ -73,7 +74,10 @@ class Turn:
         return done.inbox
 
     async def scores(self, state: Any) -> Measured:
-        """On the peer's own test data at both points of the round; no points if it is not measured."""
+        """On the peer's own test data at both points of the round; no points if it is not measured.
+
+        Also `validation_...` on its validation data, if it has any.
+        """
         if not self.node.evaluating or not int(self.node.federation.test.sizes[0]):
             return {metric.name: {} for metric in self.node.task.metrics}
         measured: Measured = await self.work(partial(self._measured, state))
@@ -81,9 +85,16 @@ class Turn:
 
     def _measured(self, state: Any) -> Measured:
         shown = {point: self.node.shown.get(point) or self.algorithm.personal(state) for point in POINTS}
-        scores = {point: self.node.evaluate(params).metrics for point, params in shown.items()}
         names = [metric.name for metric in self.node.task.metrics]
-        return {name: {point: float(found[name][0]) for point, found in scores.items()} for name in names}
+        measured: Measured = {}
+        for split, prefix in (("test", ""), ("validation", VALIDATION)):
+            if split == "test" or int(self.node.federation.validation.sizes[0]):
+                scores = {point: self.node.evaluate(params, split).metrics for point, params in shown.items()}
+                for name in names:
+                    measured[prefix + name] = {
+                        point: float(found[name][0]) for point, found in scores.items()
+                    }
+        return measured
 
     def _tidy(self) -> None:
         """The inboxes are no longer needed, nor are the files that they were read from."""

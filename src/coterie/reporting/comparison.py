@@ -9,11 +9,11 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from coterie.errors import RunFolderError
+from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.cells.cell import Cell, breakage
-from coterie.experiments.cells.sweeping import compared_key, parse_value
+from coterie.experiments.cells.sweeping import SAME_DATA, compared_key, parse_value
 from coterie.files import write_atomically
 from coterie.metric import Metric
 from coterie.reporting.intervals import Interval, interval
@@ -21,6 +21,10 @@ from coterie.reporting.measures import Record, measure, read_record
 from coterie.reporting.work import said_above, steps_of, unequal
 
 Lines = list[dict[str, Any]]
+Chooser: TypeAlias = Literal["validation", "test"]
+"""The data that choose the best of several settings; on these its number is too good."""
+_MEASURES_OF: dict[Chooser, str] = {"validation": "validation", "test": "personal"}
+Labels: TypeAlias = tuple[tuple[str, Any], ...]
 MEASURES = {  # column of the tidy table, for the run's main metric -> measure
     "personal_{}": "personal",
     "personal_{}_after_local": "personal-after-local",
@@ -28,10 +32,11 @@ MEASURES = {  # column of the tidy table, for the run's main metric -> measure
     "spread_over_peers": "personal-spread",
     "worst_decile": "worst-decile",
     "global_{}": "global",
+    "validation_{}": "validation",
     "own_cluster_share": "own-cluster-share",
 }
 _OF_A_LINE = {"algorithm", "mean", "std", "low", "high", "seeds", "steps_per_peer"}
-_SUMMARISED = ("personal_{}", "worst_decile", "global_{}")
+_SUMMARISED = ("personal_{}", "worst_decile", "global_{}", "validation_{}")
 
 
 @dataclass(frozen=True)
@@ -99,15 +104,91 @@ def summary(swept: Sequence[Swept]) -> Lines:
     return lines
 
 
+def chooser(swept: Sequence[Swept], asked: Chooser | None) -> Chooser:
+    """Validation data, where all runs have them, unless the user says otherwise."""
+    finished = [one.record for one in swept if one.record is not None]
+    validated = bool(finished) and all(measure(one, "validation") is not None for one in finished)
+    if asked == "validation" and finished and not validated:
+        raise ConfigError(
+            "--select validation: not all of these runs have validation data; set some aside with "
+            "--set splitting.validation=0.2"
+        )
+    return asked or ("validation" if validated else "test")
+
+
 def best(swept: Sequence[Swept]) -> dict[str, Any]:
-    """The labels with the best mean over seeds of the main metric; empty if nothing was run."""
+    """The labels with the best mean over seeds of the main metric; empty if nothing was run.
+
+    On validation data, where all runs have them, else on test data.
+    """
     metric = main_metric(swept)
-    column = f"personal_{metric.name}"
+    kind = "validation" if chooser(swept, None) == "validation" else "personal"
+    column = f"{kind}_{metric.name}"
     lines = [line for line in summary(swept) if line["metric"] == column]
     if not lines:
         return {}
     first = (max if metric.higher_is_better else min)(lines, key=lambda line: line["mean"])
     return {key: first[key] for key in swept[0].cell.labels if key != "seed"}
+
+
+def chosen(swept: Sequence[Swept], by: Chooser) -> Lines:
+    """The best of several settings, on each data set and for each algorithm; nothing where there is one."""
+    metric = main_metric(swept)
+    lines = []
+    for members in _groups(swept):
+        settings = {labels: _line(labels, runs, by, metric) for labels, runs in members.items()}
+        known = {labels: line for labels, line in settings.items() if line[_column(by, metric)] is not None}
+        if len(known) > 1:
+            best = max if metric.higher_is_better else min
+            labels = best(known, key=lambda labels: known[labels][_column(by, metric)])  # the first of equals
+            lines.append({**known[labels], "settings": len(known)})
+    return lines
+
+
+def choice_said(by: Chooser, metric: Metric) -> str:
+    """What the table of chosen settings says above it."""
+    if by == "validation":
+        return f"Best setting, chosen by validation {metric.title}; test data had no say"
+    return (
+        f"Best setting, chosen by TEST {metric.title}: being chosen makes its number too good\n"
+        "(--set splitting.validation=0.2 sets data aside to choose by)"
+    )
+
+
+def _column(by: Chooser, metric: Metric) -> str:
+    return f"{'validation' if by == 'validation' else 'personal'}_{metric.name}"
+
+
+def _line(labels: Labels, runs: list[Swept], by: Chooser, metric: Metric) -> dict[str, Any]:
+    line: dict[str, Any] = {**dict(labels), "chosen_by": by}
+    for kind, wanted in _MEASURES_OF.items():
+        values = [measure(one.record, wanted) for one in runs if one.record is not None]
+        found = interval([value for value in values if value is not None])
+        line[_column(kind, metric)] = None if found is None else found.mean
+    return line
+
+
+def _groups(swept: Sequence[Swept]) -> list[dict[Labels, list[Swept]]]:
+    """Runs that compete: on the same data and, where other things vary as well, of the same algorithm."""
+    by_data: dict[str, dict[Labels, list[Swept]]] = {}
+    for one in swept:
+        labels = tuple((key, value) for key, value in one.cell.labels.items() if key != "seed")
+        data = one.cell.experiment.model_dump_json(include=SAME_DATA - {"seed"})
+        by_data.setdefault(data, {}).setdefault(labels, []).append(one)
+    return [group for members in by_data.values() for group in _of_each_algorithm(members)]
+
+
+def _of_each_algorithm(members: dict[Labels, list[Swept]]) -> list[dict[Labels, list[Swept]]]:
+    values: dict[str, set[str]] = {}
+    for key, value in (pair for labels in members for pair in labels):
+        values.setdefault(key, set()).add(str(value))
+    varying = {key for key, some in values.items() if len(some) > 1}
+    if len(varying) < 2 or "algorithm" not in varying:
+        return [members]
+    groups: dict[Any, dict[Labels, list[Swept]]] = {}
+    for labels, runs in members.items():
+        groups.setdefault(dict(labels)["algorithm"], {})[labels] = runs
+    return list(groups.values())
 
 
 def work_said(swept: Sequence[Swept]) -> str:
@@ -165,7 +246,7 @@ def compare(swept: Sequence[Swept], first: str, second: str) -> Lines:
     """The difference first - second, run by run on the same seeds and splits, with its interval."""
     key = compared_key([one.cell for one in swept], first, second)
     table = tidy(swept)
-    pairs: dict[tuple[tuple[str, Any], ...], dict[Any, dict[str, int]]] = {}
+    pairs: dict[Labels, dict[Any, dict[str, int]]] = {}
     for number, one in enumerate(swept):
         value = str(one.cell.labels[key])
         if value in (first, second):
@@ -198,9 +279,9 @@ def _summarised(swept: Sequence[Swept]) -> list[str]:
     return [column.format(main_metric(swept).name) for column in _SUMMARISED]
 
 
-def _without_seed(swept: Sequence[Swept]) -> dict[tuple[tuple[str, Any], ...], list[int]]:
+def _without_seed(swept: Sequence[Swept]) -> dict[Labels, list[int]]:
     """Which cells differ only in their seed."""
-    groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    groups: dict[Labels, list[int]] = {}
     for number, one in enumerate(swept):
         labels = tuple((key, value) for key, value in one.cell.labels.items() if key != "seed")
         groups.setdefault(labels, []).append(number)

@@ -38,6 +38,7 @@ _DISTRIBUTIONS = {  # measure -> (entry of the result, for its main metric; whic
     "worst-decile": ("personal_{}", "worst_decile"),
     "global": ("global_{}", "mean"),
     "global-spread": ("global_{}", "std"),
+    "validation": ("validation_{}", "mean"),
 }
 
 

@@ -117,7 +117,7 @@ class Sweep:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The combination of values with the best mean over seeds."""
+        """The combination of values with the best mean over seeds, by validation data where there are any."""
         return comparison.best(self.swept)
 
 

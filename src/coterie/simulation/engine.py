@@ -22,8 +22,8 @@ from coterie.topology import Topology
 from coterie.training import Training
 
 POINTS = ("after_local", "after_mixing")
-_Known: TypeAlias = dict[tuple[int, ...], tuple[Params, Scores, Scores | None]]
-"""Scores of models of this round, by the identity of their tensors, which must live as long."""
+_Known: TypeAlias = dict[tuple[int, ...], tuple[Params, dict[str, Scores]]]
+"""Scores of models of this round by data set, by the identity of their tensors, which must live as long."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Evaluation:
     metrics: dict[str, Tensor]  # (peers,) by the names of the task's metrics
     loss: Tensor  # (peers,)
     on_common: dict[str, Tensor]  # likewise on the common test set, where there is one and it was asked for
+    validation: dict[
+        str, Tensor
+    ]  # likewise, and `loss`, on each peer's own validation data; empty without any
 
 
 @dataclass(frozen=True)
@@ -233,25 +236,36 @@ class Simulation:
         return traffic
 
     def _evaluate(self, point: str, with_global: bool, known: _Known) -> Evaluation:
-        own: list[Scores] = []
-        common: list[Scores] = []
+        found: dict[str, list[Scores]] = {}
         for block in self.blocks:
             params = block.node.shown.get(point) or self.algorithm.personal(block.state)
             same = tuple(map(id, params.values()))  # Local, for one, has the same models at both points
             if same not in known:
-                shared = block.node.evaluate_common(params) if with_global else None
-                known[same] = params, _measured(block.node, params), shared
-            _, scores, shared = known[same]
-            own.append(scores)
-            if shared is not None:
-                common.append(shared)
-        metrics, on_common = (
-            {m.name: self._gather([one.metrics[m.name] for one in scores]) for m in self.task.metrics}
-            if scores
-            else {}
-            for scores in (own, common)
-        )
-        return Evaluation(metrics, self._gather([one.loss for one in own]), on_common)
+                known[same] = params, self._scores(block.node, params, with_global)
+            for split, scores in known[same][1].items():
+                found.setdefault(split, []).append(scores)
+        metrics = {split: self._metrics(scores) for split, scores in found.items()}
+        losses = {split: self._gather([one.loss for one in scores]) for split, scores in found.items()}
+        validation = metrics.get("validation", {})
+        if validation:
+            validation["loss"] = losses["validation"]
+        return Evaluation(metrics["test"], losses["test"], metrics.get("common", {}), validation)
+
+    def _scores(self, node: LearningNode, params: Params, with_global: bool) -> dict[str, Scores]:
+        """Of each row's model on all that there is to measure it on."""
+        scores = {"test": _measured(node, params)}
+        if self.has_validation:
+            scores["validation"] = node.evaluate(params, "validation")
+        shared = node.evaluate_common(params) if with_global else None
+        return scores if shared is None else {**scores, "common": shared}
+
+    def _metrics(self, scores: list[Scores]) -> dict[str, Tensor]:
+        return {m.name: self._gather([one.metrics[m.name] for one in scores]) for m in self.task.metrics}
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether any peer has validation data."""
+        return bool(self.federation.validation.sizes.any())
 
     def _gather(self, parts: list[Tensor]) -> Tensor:
         """Put the rows of all blocks in the order of peers; the hub is left out."""

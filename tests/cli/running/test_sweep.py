@@ -26,7 +26,7 @@ def test_one_tidy_table_and_what_follows_from_it(coterie: Command, small: list[s
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     tables = json.loads(done.stdout)
-    assert tables.keys() == {"results", "summary", "comparison", "targets"}
+    assert tables.keys() == {"results", "summary", "comparison", "targets", "chosen"}
     with open(folder / "s" / "results.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 8
@@ -233,3 +233,55 @@ assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def words(done: Any) -> str:
+    """What was printed, wherever its lines were broken."""
+    return " ".join(done.stdout.split())
+
+
+def mean_of(lines: list[dict[str, Any]], column: str, lr: str) -> float:
+    values = [line[column] for line in lines if line["training.lr"] == lr]
+    return sum(values) / len(values)
+
+
+def test_validation_data_choose_where_there_are_any(coterie: Command, small: list[str]) -> None:
+    """By hand from the lines of the runs: the best mean over seeds, and the test score beside it."""
+    options = ("--over", "training.lr=0.0001,0.3", "--seeds", "2", "--out", "s")
+    with_some = (*options, "--set", "splitting.validation=0.2")
+    tables = json.loads(sweep(coterie, small, *with_some, "--json").stdout)
+    (chosen,) = tables["chosen"]
+    scores = {lr: mean_of(tables["results"], "validation_accuracy", lr) for lr in ("0.0001", "0.3")}
+    assert chosen["training.lr"] == max(scores, key=lambda lr: scores[lr]) == "0.3"
+    assert chosen["chosen_by"] == "validation"
+    assert chosen["settings"] == 2
+    assert chosen["validation_accuracy"] == pytest.approx(scores["0.3"])
+    expected = mean_of(tables["results"], "personal_accuracy", "0.3")
+    assert chosen["personal_accuracy"] == pytest.approx(expected)
+    shown = words(sweep(coterie, small, *with_some))
+    assert "chosen by validation accuracy; test data had no say" in shown
+    by_test = words(sweep(coterie, small, *with_some, "--select", "test"))
+    assert "chosen by TEST accuracy: being chosen makes its number too good" in by_test
+
+
+def test_a_choice_by_test_data_says_so(coterie: Command, small: list[str], folder: Path) -> None:
+    options = ("--over", "training.lr=0.1,0.2", "--out", "s")
+    done = sweep(coterie, small, *options)
+    assert "chosen by TEST accuracy" in words(done)
+    assert "chosen_by" in (folder / "s" / "chosen.csv").read_text()
+    refused = sweep(coterie, small, *options, "--select", "validation")
+    assert refused.exit_code == 2
+    assert "add --set splitting.validation=0.2" in refused.stderr
+
+
+def test_a_setting_is_chosen_for_each_algorithm_on_each_data(coterie: Command, small: list[str]) -> None:
+    axes = ("--over", "algorithm=local,d-psgd", "--over", "partition=iid,dirichlet(0.3)")
+    more = ("--over", "training.lr=0.1,0.2", "--json")
+    chosen = json.loads(sweep(coterie, small, *axes, *more).stdout)["chosen"]
+    assert sorted((line["algorithm"], line["partition"]) for line in chosen) == [
+        ("d-psgd", "dirichlet(0.3)"), ("d-psgd", "iid"), ("local", "dirichlet(0.3)"), ("local", "iid"),
+    ]  # fmt: skip
+    one = ("--over", "algorithm=local,d-psgd", "--over", "partition=iid,dirichlet(0.3)", "--json")
+    chosen = json.loads(sweep(coterie, small, *one).stdout)["chosen"]  # of the algorithms themselves
+    assert [line["partition"] for line in chosen] == ["iid", "dirichlet(0.3)"]
+    assert "chosen" not in json.loads(sweep(coterie, small, "--seeds", "2", "--json").stdout)

@@ -15,8 +15,9 @@ from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import Display, scores
 from coterie.cli.problems import note
 from coterie.errors import DamagedRunError, RunFailedError, RunFolderError
-from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_scores
+from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_of, last_scores
 from coterie.peer.trust.settings import load_settings
+from coterie.peer.turn import VALIDATION
 from coterie.peer.watch.monitoring import running
 from coterie.peer.watch.standing import standing_of
 from coterie.reporting.tables import in_bytes
@@ -124,6 +125,7 @@ def _result(joining: Joining) -> dict[str, Any]:
         "rounds": peer.journal.round,
         "metric": metric,
         metric: last,
+        f"{VALIDATION}{metric}": last_of(lines, f"{VALIDATION}{metric}"),
         "gradient_steps": sum(line.get("gradient_steps", 0) for line in lines),
         "samples_seen": sum(line.get("samples_seen", 0) for line in lines),
         "bytes_in": sum(peer.metrics.bytes_in.values()),

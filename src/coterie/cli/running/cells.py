@@ -86,16 +86,20 @@ def report_sweep(
     folder: Path,
     compare: tuple[str, str] | None,
     target: float | None,
+    select: comparison.Chooser | None,
     output: Output,
 ) -> list[comparison.Swept]:
     """The sweep's tables, in its folder and on stdout."""
     done, quiet = Sweep(cells, folder), output.quiet
     swept = done.swept
+    by = comparison.chooser(swept, select)
     tables = {"results": comparison.tidy(swept), "summary": comparison.summary(swept)}
     if compare is not None:
         tables["comparison"] = comparison.compare(swept, *compare)
     if target is not None:
         tables["targets"] = comparison.to_target(swept, target)
+    if best := comparison.chosen(swept, by):
+        tables["chosen"] = best
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in tables.items():
         note(f"written: {comparison.write_csv(lines, folder / f'{name}.csv')}", quiet)
@@ -110,14 +114,16 @@ def report_sweep(
         return swept
     for name, lines in tables.items():
         if name != "results":
-            show(_shown(name, lines, swept), "")
+            show(_shown(name, lines, swept, by), "")
     for one in swept:
         if one.error is not None:
             show(f"broken: {one.cell.describe()}: {one.error}")
     return swept
 
 
-def _shown(name: str, lines: list[dict[str, Any]], swept: list[comparison.Swept]) -> Table:
+def _shown(
+    name: str, lines: list[dict[str, Any]], swept: list[comparison.Swept], by: comparison.Chooser
+) -> Table:
     metric, percent = comparison.main_metric(swept), comparison.in_percent(swept)
     direction = "" if metric.higher_is_better else f"; {metric.better}"
     titles = {
@@ -125,8 +131,10 @@ def _shown(name: str, lines: list[dict[str, Any]], swept: list[comparison.Swept]
         "comparison": "Paired differences on the same seeds and splits, with their 95 % interval"
         f" ({'points' if percent else metric.title}{direction})",
         "targets": f"Until the mean personal {metric.title} reaches the target",
+        "chosen": comparison.choice_said(by, metric),
     }
-    title = "\n".join(part for part in (titles[name], comparison.work_said(swept)) if part)
+    work = "" if name == "chosen" else comparison.work_said(swept)
+    title = "\n".join(part for part in (titles[name], work) if part)
     table = Table(title=title, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     columns = list(lines[0]) if lines else []
     for column in columns:

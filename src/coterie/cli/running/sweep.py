@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -15,8 +16,19 @@ from coterie.cli.output import Csv, Exports, Json, Latex, Output, Parquet, Quiet
 from coterie.cli.problems import complain, note
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.errors import ConfigError
-from coterie.experiments.cells.sweeping import compared_key, default_folder, parse_axis, plan_cells
+from coterie.experiments.cells.sweeping import (
+    compared_key,
+    default_folder,
+    parse_axis,
+    plan_cells,
+    require_validation,
+)
 from coterie.experiments.setup.config import require_data_folder
+
+
+class Select(StrEnum):
+    validation = "validation"
+    test = "test"
 
 
 @experiment_options()
@@ -42,6 +54,13 @@ def sweep(
     target: Annotated[
         float | None,
         typer.Option(help="A value of the main metric, such as 0.8: rounds and bytes until it is reached."),
+    ] = None,
+    select: Annotated[
+        Select | None,
+        typer.Option(
+            help="The data that choose the best setting; default: validation, where there are such data.",
+            show_default=False,
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -75,13 +94,16 @@ def sweep(
     if not tables_only:  # records are enough for tables
         for cell in cells:
             require_data_folder(cell.experiment)
+    if select is Select.validation:
+        require_validation(cells)
     folder = out or default_folder(cells)
 
     from coterie.cli.running.cells import report_sweep, work_off  # PyTorch
     from coterie.reporting.measures import different_data
 
     broken = {} if tables_only else work_off("sweep", cells, folder, jobs, quiet)
-    swept = report_sweep(cells, folder, compare, target, Output(json, quiet, False, exports))
+    by = cast(Literal["validation", "test"] | None, select and select.value)
+    swept = report_sweep(cells, folder, compare, target, by, Output(json, quiet, False, exports))
     if unfair := different_data((one.cell, one.record) for one in swept if one.record is not None):
         complain(unfair)
     if broken or unfair or any(one.unreadable for one in swept):

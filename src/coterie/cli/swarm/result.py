@@ -11,11 +11,10 @@ from torch import Tensor
 
 from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import executor_of
-from coterie.experiments.runs.records import WORK
+from coterie.experiments.runs.records import VALIDATION, WORK
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.prepare import task_of
 from coterie.experiments.setup.schema import Experiment
-from coterie.metric import Metric
 from coterie.simulation import POINTS
 
 
@@ -28,16 +27,17 @@ def swarm_result(
     Their bytes are those of whole messages, so a little more than a simulation's, which counts values only.
     """
     whole = [one for one in processes if not one["failed"]]
-    metric = task_of(experiment).metrics[0]
+    metric, peers = task_of(experiment).metrics[0], processes[: experiment.peers]
     common = result_of(
         experiment,
         rounds=min((one["rounds"] for one in whole), default=0),
         point=algorithms[experiment.algorithm].facts.measured,  # type: ignore[attr-defined]
         metric=metric,
-        scores={point: _scores(processes[: experiment.peers], metric, point) for point in POINTS},
+        scores={point: _scores(peers, metric.name, point) for point in POINTS},
         on_common=None,
+        validation={p: _scores(peers, f"{VALIDATION}{metric.name}", p) for p in POINTS},
         bytes_sent=_numbers([one.get("bytes_out") for one in processes]),
-        work={name: _numbers([one.get(name) for one in processes[: experiment.peers]]) for name in WORK},
+        work={name: _numbers([one.get(name) for one in peers]) for name in WORK},
         own_cluster_share=None,
         executor=executor_of(experiment),
         seconds=max((one["seconds"] for one in whole), default=0.0),  # of the rounds of the slowest
@@ -47,8 +47,8 @@ def swarm_result(
     return {**common, "swarm": {"mode": mode, "seconds": seconds, **totals, "processes": list(processes)}}
 
 
-def _scores(peers: Sequence[dict[str, Any]], metric: Metric, point: str) -> Tensor:
-    return _numbers([one.get(metric.name, {}).get(point) for one in peers])
+def _scores(peers: Sequence[dict[str, Any]], name: str, point: str) -> Tensor:
+    return _numbers([(one.get(name) or {}).get(point) for one in peers])
 
 
 def _numbers(values: Sequence[float | None]) -> Tensor:

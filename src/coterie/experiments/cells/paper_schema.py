@@ -21,6 +21,7 @@ ACCURACIES = {
     "global": "common test data of all classes, at the point where the method's paper measures",
     "global-after-local": "common test data of all classes, after local training",
     "global-after-mixing": "common test data of all classes, after mixing",
+    "validation": "own validation data, at the point where the method's paper measures",
     "personal-spread": "standard deviation over peers on own test data",
     "global-spread": "standard deviation over peers on the common test data",
     "worst-decile": "mean of the worst tenth of the peers on own test data",

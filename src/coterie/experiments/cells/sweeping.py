@@ -24,6 +24,7 @@ from coterie.experiments.runs import naming
 from coterie.experiments.setup.config import override, refuse_unknown_words, resolve, with_equal_work
 from coterie.experiments.setup.schema import Experiment
 from coterie.registry import nearest, parse_call, split_outside_brackets
+from coterie.user_code import is_file_reference
 
 SAME_DATA = {"data", "partition", "peers", "seed", "splitting"}
 
@@ -148,6 +149,16 @@ def require_distinct(cells: Sequence[Cell]) -> None:
                     f"--over {key}: {first.labels[key]} and {value} would share one run, since this key is "
                     "not among those that decide the results"
                 )
+
+
+def require_validation(cells: Sequence[Cell]) -> None:
+    """Find out before the runs that there will be nothing to choose by; a user's own data may bring some."""
+    for cell in cells:
+        e = cell.experiment
+        if not e.splitting.validation and not is_file_reference(e.data):
+            raise ConfigError(
+                "--select validation: no validation data are set aside; add --set splitting.validation=0.2"
+            )
 
 
 def compared_key(cells: Sequence[Cell], first: str, second: str) -> str:

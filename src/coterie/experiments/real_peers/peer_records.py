@@ -63,7 +63,12 @@ def main_metric(lines: Sequence[Mapping[str, Any]]) -> str:
 def last_scores(lines: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
     """The main metric, and its values by point of the round when it was last measured."""
     name = main_metric(lines)
-    return name, next((dict(line[name]) for line in reversed(lines) if line.get(name)), {})
+    return name, last_of(lines, name)
+
+
+def last_of(lines: Sequence[Mapping[str, Any]], column: str) -> dict[str, float]:
+    """By point of the round, when it was last measured."""
+    return next((dict(line[column]) for line in reversed(lines) if line.get(column)), {})
 
 
 def _numbers(by_point: Mapping[str, float]) -> dict[str, float | None]:

@@ -36,6 +36,7 @@ WORK = ("gradient_steps", "samples_seen")
 TRAINING = ("online", "train_loss", *WORK)
 TRAFFIC = ("messages", "bytes", "hub_bytes")
 GLOBAL = "global_"  # before the name of a metric: on the common test set
+VALIDATION = "validation_"  # on each peer's own validation data
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def measurement_of(record: RoundRecord) -> Measurement:
         values |= {(name, point): found for name, found in evaluation.metrics.items()}
         values["loss", point] = evaluation.loss
         values |= {(f"{GLOBAL}{name}", point): found for name, found in evaluation.on_common.items()}
+        values |= {(f"{VALIDATION}{name}", point): found for name, found in evaluation.validation.items()}
     return Measurement(record.round, values, {name: getattr(record, name) for name in TRAINING})
 
 
@@ -307,8 +309,10 @@ def _traffic_of(record: RoundRecord) -> tuple[int, ...]:
 
 def columns_of(record: RoundRecord) -> list[str]:
     """The columns of what can be measured in a run, from a round that is."""
-    names = list(record.evaluations[POINTS[0]].metrics) if record.evaluations else []
+    first = record.evaluations.get(POINTS[0])
+    names, validated = ([], []) if first is None else (list(first.metrics), list(first.validation))
     columns = [*names, "loss", *(f"{GLOBAL}{name}" for name in names)]
+    columns += [f"{VALIDATION}{name}" for name in validated]
     return [f"{column}_{point}" for column in columns for point in POINTS]
 
 

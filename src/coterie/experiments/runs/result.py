@@ -22,6 +22,7 @@ def result_of(
     metric: Metric,
     scores: Mapping[str, Tensor | None],
     on_common: Tensor | None,
+    validation: Mapping[str, Tensor | None],
     bytes_sent: Tensor,
     work: Mapping[str, Tensor],
     own_cluster_share: float | None,
@@ -33,7 +34,7 @@ def result_of(
     """What was run, and what came of it.
 
     metric: the task's main one. scores: it of the personal models when last measured, (peers,), by point of
-    the round. on_common: it on the common test set.
+    the round. on_common: it on the common test set. validation: as `scores`, on each peer's validation data.
     bytes_sent: (nodes,) by the peers, then by a hub if there is one; NaN where it is not known.
     work: gradient steps and samples seen, (peers,) each, in all rounds; NaN where they are not known.
     stopped: why the run ended before its last round, if it did.
@@ -62,6 +63,9 @@ def result_of(
         f"personal_{metric.name}_after_local": distribution(scores.get("after_local"), metric),
         f"personal_{metric.name}_after_mixing": distribution(scores.get("after_mixing"), metric),
         f"global_{metric.name}": distribution(on_common, metric),
+        f"validation_{metric.name}": distribution(validation.get(point), metric),
+        f"validation_{metric.name}_after_local": distribution(validation.get("after_local"), metric),
+        f"validation_{metric.name}_after_mixing": distribution(validation.get("after_mixing"), metric),
         "bytes_sent_per_peer": float(known.mean()) if len(known) else None,
         "bytes_sent_busiest": float(of_all.max()) if len(of_all) else None,
         **{f"{name}_per_peer": _range(values) for name, values in work.items()},

@@ -15,7 +15,7 @@ from coterie.errors import ConfigError, DamagedRunError, RunFolderError
 from coterie.experiments.runs import frames, personal
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
-from coterie.experiments.runs.records import GLOBAL, History, distribution
+from coterie.experiments.runs.records import GLOBAL, VALIDATION, History, distribution
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
@@ -197,6 +197,7 @@ class Run:
             metric=self.metric,
             scores={point: self.history.last(self.metric.name, point) for point in POINTS},
             on_common=self.history.last(f"{GLOBAL}{self.metric.name}", self.point),
+            validation={p: self.history.last(f"{VALIDATION}{self.metric.name}", p) for p in POINTS},
             bytes_sent=self.totals.bytes_sent,
             work=self.history.work,
             own_cluster_share=self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
