@@ -111,21 +111,35 @@ def test_rounds_of_models_elsewhere(
     assert all(value.device == ELSEWHERE for value in simulation.personal().values())
 
 
+@pytest.mark.parametrize("name", ["local", "kd-pdfl", "dfedpgp"])
+def test_inputs_by_name_are_gathered_elsewhere(
+    name: str,
+    workers: dict[int, Workers],
+    elsewhere: Callable[[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    how = Training(batch_size=4, clip=0.0)
+    simulation = simulated_elsewhere(name, how, workers, elsewhere, monkeypatch, named="input")
+    assert simulation.federation.device == ELSEWHERE
+    assert all(value.device == ELSEWHERE for value in simulation.personal().values())
+
+
 def simulated_elsewhere(
     name: str,
     training: Training,
     workers: dict[int, Workers],
     elsewhere: Callable[[Tensor], Tensor],
     monkeypatch: pytest.MonkeyPatch,
+    named: str | None = None,  # what the forward of a Sequential calls its argument
 ) -> Simulation:
     """After two rounds."""
     initial = LearningNode.initial
     monkeypatch.setattr(LearningNode, "initial", lambda node: _all(elsewhere, initial(node)))
     data, algorithm = federation(torch.float32), build(name, WITHOUT_NUMBERS.get(name, {}))
-    net = module(torch.float32, normalised=True)
+    net, x = module(torch.float32, normalised=True), elsewhere(data.x)
     simulation = Simulation(
         algorithm=algorithm,
-        federation=dataclasses.replace(data, x=elsewhere(data.x), y=elsewhere(data.y)),
+        federation=dataclasses.replace(data, x={named: x} if named else x, y=elsewhere(data.y)),
         module=net,
         topology=topology_for(algorithm),
         training=training,

@@ -36,6 +36,7 @@ def fastest_executor(
         try:
             executor = Executor(name, module, workers, precision)
             _time(executor, module, federation, training, loss, steps=1)  # warm up
+            _evaluate(executor, module, federation)
         except ConfigError:
             if name == "looped":  # nothing else can run it
                 raise
@@ -49,6 +50,12 @@ def fastest_executor(
         if time.perf_counter() - started > _ENOUGH:
             break
     return min(seconds, key=lambda executor: seconds[executor]).name
+
+
+def _evaluate(executor: Executor, module: nn.Module, federation: Federation) -> None:
+    """Two samples: layers that take another way in evaluation must run, too."""
+    params = {name: value.to(federation.device) for name, value in model_tree(module).items()}
+    executor.visit_common(params, federation, federation.train.index[:2], lambda visit: None)
 
 
 def _time(

@@ -163,6 +163,44 @@ class OfBytes(Reader):
         return super().forward(tokens % WORDS)
 
 
+class Attending(Reader):
+    """Can be batched in training; in evaluation it takes another way, which cannot."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__(n_classes)
+        self.look = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, tokens: Tensor, table: Any = None, attention_mask: Any = None) -> Any:
+        words = self.words(tokens)
+        return self.head(self.look(words, words, words)[0].mean(1))
+
+
+class Convolving(Reader):
+    def __init__(self, n_classes: int) -> None:
+        super().__init__(n_classes)
+        self.near, self.norm = nn.Conv1d(6, 6, 3, padding=1), nn.LayerNorm(6)
+
+    def forward(self, tokens: Tensor, table: Any = None, attention_mask: Any = None) -> Any:
+        words = self.norm(self.words(tokens))
+        words = nn.functional.scaled_dot_product_attention(words, words, words)
+        return self.head(torch.relu(self.near(words.mT)).amax(2))
+
+
+def test_a_way_that_only_evaluation_takes_is_tried_when_the_executor_is_chosen() -> None:
+    """A warning, that it is slow, is an error in tests."""
+    with pytest.raises(ConfigError, match="cannot run this model"):
+        simulate("tokens", model=Attending, execution={"executor": "stacked"})
+    assert simulate("tokens", model=Attending, execution={"executor": "auto"}).executor == "looped"
+
+
+def test_convolutions_norms_and_attention_of_words_are_stacked() -> None:
+    stacked, looped = (
+        simulate("tokens", model=Convolving, execution={"executor": name}) for name in ("stacked", "looped")
+    )
+    for name, value in looped.params.items():
+        torch.testing.assert_close(stacked.params[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_bytes_are_tokens_for_an_embedding() -> None:
     rng = np.random.default_rng(0)
     texts = [labelled(rng.integers(0, 256, (24, 5)).astype(np.uint8), rng) for _ in range(PEERS)]
