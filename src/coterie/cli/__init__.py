@@ -23,7 +23,7 @@ Commands = Mapping[str, tuple[str, str]]  # by name: module:function, and the fi
 COMMANDS: Commands = {
     "demo": (
         "coterie.cli.running.demo:demo",
-        "See it work: 20 peers in 4 clusters compare 9 algorithms, offline, within a minute.",
+        "See it work: 20 peers in 4 clusters compare 10 algorithms, offline, within a minute.",
     ),
     "run": ("coterie.cli.running.run:run", "Run one experiment and show what the peers learned."),
     "compare": (
