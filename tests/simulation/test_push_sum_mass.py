@@ -80,13 +80,13 @@ def test_absent_peers_lost_messages_and_a_hub_change_no_total(
     assert sum(totals) == pytest.approx(PEERS + (graph == "star"), rel=1e-12)
 
 
-def leaking(z: Any, mass: Any, node: Any) -> Generator[Exchange, Inbox, Pushed]:
-    pushed = yield from push(z, mass, node)
+def leaking(z: Any, mass: Any, node: Any, waiting: Any = None) -> Generator[Exchange, Inbox, Pushed]:
+    pushed = yield from push(z, mass, node, waiting)
     return dataclasses.replace(pushed, received={})
 
 
-def doubling(z: Any, mass: Any, node: Any) -> Generator[Exchange, Inbox, Pushed]:
-    pushed = yield from push(z, mass, node)
+def doubling(z: Any, mass: Any, node: Any, waiting: Any = None) -> Generator[Exchange, Inbox, Pushed]:
+    pushed = yield from push(z, mass, node, waiting)
     twice: Any = map_tree(lambda share: 2 * share, pushed.received)
     return dataclasses.replace(pushed, received=twice)
 
