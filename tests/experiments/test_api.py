@@ -344,7 +344,7 @@ def test_folder_has_everything(tmp_path: Path) -> None:
     run = simulate(algorithm="d-psgd", run_dir=tmp_path / "a" / "run")
     folder = tmp_path / "a" / "run"
     assert run.run_dir == folder
-    names = {"checkpoint.safetensors", "config.toml", "environment.json", "result.json"}
+    names = {"checkpoint.safetensors", "config.toml", "environment.json", "peers.csv", "result.json"}
     assert {path.name for path in folder.iterdir()} == names | {"links.csv", "metrics.csv", "rounds.csv"}
     assert resolve(load_toml(folder / "config.toml")) == run.experiment
     assert json.loads((folder / "result.json").read_text()) == run.result()
@@ -493,7 +493,7 @@ class Empty(nn.Module):
     ("wrong", "words"),
     [
         ({"model": Empty}, "no parameters to train"),
-        ({"partition": 5}, "a partition is a name"),
+        ({"partition": 5}, "5 is no partition: that is a name"),
         ({"algorithm": algorithms["local"]}, "Local is a class; pass an instance"),
     ],
     ids=["empty model", "no partition", "class"],

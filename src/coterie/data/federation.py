@@ -87,10 +87,15 @@ class Federation:
     clusters: Tensor | None = None  # (peers,)
     dropped: int = 0  # training samples that the partition could give to nobody
     targets: Targets = "classes"  # what y holds; n_classes then counts labels, numbers or tokens
+    names: tuple[str, ...] = ()  # of the peers; empty: they have numbers only
 
     @property
     def peers(self) -> int:
         return self.train.peers
+
+    def name_of(self, peer: int) -> str:
+        """What people call it: its name, or else its number."""
+        return self.names[peer] if self.names else str(peer)
 
     @property
     def shape(self) -> Shapes:
@@ -140,7 +145,7 @@ class Federation:
         """The one peer of this federation as number `number` of `peers`, of which the others have no data."""
         parts = (self.train, self.validation, self.test)
         train, validation, test = (part.spread(number, peers) for part in parts)
-        return replace(self, train=train, validation=validation, test=test)
+        return replace(self, train=train, validation=validation, test=test, names=())
 
     def take(self, ids: Tensor) -> Federation:
         """Only those peers, with a pool of only their samples: what a shard must be sent."""
@@ -161,6 +166,7 @@ class Federation:
             test=test,
             common_test=None if self.common_test is None else position[self.common_test],
             clusters=None if self.clusters is None else self.clusters[ids],
+            names=tuple(self.names[peer] for peer in ids.tolist()) if self.names else (),
         )
 
 

@@ -232,6 +232,7 @@ def _pool(
         targets=source.targets,
         clusters=None if clusters is None else torch.from_numpy(clusters),
         dropped=int((assignment.owner == NOBODY).sum()),
+        names=assignment.names,
     )
 
 

@@ -42,8 +42,8 @@ def simulate(
     """Simulate peers that learn from each other, and return what they learned.
 
     algorithm: a name such as "d-psgd", "random-gossip(3)" or "file.py:Class(arguments)", or an Algorithm.
-    data: a name, "file.py:function", `from_arrays(...)`, `from_peers(...)`, or a list with one data set per
-        peer.
+    data: a name, "file.py:function", `from_arrays(...)`, `from_peers(...)`, or one data set per peer: in a
+        list, or in a dict by the peers' names.
     model: a name, "file.py:Class", an nn.Module, or a class or function that makes one.
     topology: a name, "file.py:Class", a networkx graph, a list of pairs, or an adjacency array.
     run_dir: a new folder for records, checkpoints and the result; default: keep nothing.
@@ -128,4 +128,4 @@ def _partition_of(data: Any) -> str | None:
 def peers_of(data: Any) -> int | None:
     if isinstance(data, Federation):
         return data.peers
-    return len(data) if isinstance(data, (list, tuple)) else None
+    return len(data) if isinstance(data, (list, tuple, dict)) else None

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.data import Federation
-from coterie.reporting.drawing import new_figure, plain, save
+from coterie.reporting.drawing import name_peers, new_figure, plain, save
 
 # Paul Tol's "muted" set: ten colours that people with colour-blindness can tell apart.
 MUTED = (
@@ -41,6 +41,7 @@ def label_histogram(federation: Federation, title: str, path: Path) -> Path:
     axes.set(xlabel="peer" if peers <= MOST_BARS else "peers", ylabel="training samples")
     if peers > MOST_BARS:
         axes.set_xticks([])
+    name_peers(axes.xaxis, federation.names)
     if federation.clusters is not None:
         _mark_clusters(axes, federation.clusters.numpy()[shown])
     if classes <= len(MUTED):

@@ -20,7 +20,7 @@ def label_table(federation: Federation, title: str) -> Table:
     rows = peers if peers <= MOST_ROWS else SHORTENED_TO
     many = federation.groups.count > MOST_BARS
     table = Table(title=title, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    table.add_column("peer", justify="right")
+    table.add_column("peer", justify="left" if federation.names else "right")
     if federation.clusters is not None:
         table.add_column("cluster", justify="right")
     sizes = {"train": federation.train, "valid": federation.validation, "test": federation.test}
@@ -35,7 +35,7 @@ def label_table(federation: Federation, title: str) -> Table:
         row = counts[peer]
         labels = _most_frequent(row, federation.group_names) if many else bars(row)
         cells = [str(size[peer]) for size in shown.values()]
-        table.add_row(str(peer), *cluster, *cells, str(known), Text(labels))
+        table.add_row(Text(federation.name_of(peer)), *cluster, *cells, str(known), Text(labels))
     if rows < peers:
         table.caption = f"the first {rows} of {peers} peers; the plot shows the others too"
     return table

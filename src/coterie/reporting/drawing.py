@@ -7,10 +7,12 @@ and panels carry the same information.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -20,6 +22,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":")
 GREY = "#777777"
+MOST_NAMES = 40  # of peers along an axis
+LONGEST_NAME = 24  # characters
 
 
 def colour_of(number: int) -> str:
@@ -44,6 +48,16 @@ def new_figure(width: float, height: float) -> Figure:
 def plain(axes: Axes) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def name_peers(axis: Axis, names: Sequence[str]) -> None:
+    """The peers' names where numbers would stand, if they have any and there is room for them."""
+    if not 0 < len(names) <= MOST_NAMES:
+        return
+    short = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
+    axis.set_ticks(range(len(names)), short, fontsize=7, parse_math=False)
+    if isinstance(axis, XAxis):
+        axis.set_tick_params(rotation=90)
 
 
 def save(figure: Figure, path: Path) -> Path:

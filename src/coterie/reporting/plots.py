@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 from coterie.experiments.runs.running import Run
 from coterie.metric import Metric
 from coterie.protocol import Point
-from coterie.reporting.drawing import COLOURS, GREY, colour_of, line_style, new_figure, plain, save
+from coterie.reporting.drawing import (
+    COLOURS,
+    GREY,
+    colour_of,
+    line_style,
+    name_peers,
+    new_figure,
+    plain,
+    save,
+)
 
 Array = NDArray[np.float64]
 Group = Sequence[Run]
@@ -96,6 +105,7 @@ def per_peer_scores(groups: Sequence[Group], labels: Sequence[str], path: Path) 
         metric, what = local[0].metric, "peers" + (" of all seeds" if len(local) > 1 else "")
         _against_local(axes, _last_scores(group)[order], reference[order], label, metric)
         _small(axes, number, columns, len(shown), f"{what}, sorted by Local", metric.title)
+        name_peers(axes.xaxis, _names(local, order))
     handles, names = everyone[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return save(figure, path)
@@ -212,7 +222,8 @@ def _sorted_peers(group: Group, label: str, path: Path) -> Path:
     run = group[0]
     figure = new_figure(7.0, 4.0)
     axes = figure.subplots()
-    values = np.sort(_last_scores(group))
+    order = np.argsort(_last_scores(group), kind="stable")
+    values = _last_scores(group)[order]
     values = values[~np.isnan(values)]
     size = max(4.0, min(36.0, 1800 / max(1, len(values))))
     axes.scatter(np.arange(len(values)), values, color=COLOURS[0], s=size, zorder=3, label="a peer")
@@ -224,16 +235,27 @@ def _sorted_peers(group: Group, label: str, path: Path) -> Path:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     plain(axes)
+    name_peers(axes.xaxis, _names(group, order[: len(values)]))
     return save(figure, path)
+
+
+def _names(group: Group, order: NDArray[np.int64]) -> list[str]:
+    """The peers' names in an order of all peers of all seeds; none if they have none."""
+    names = [name for run in group for name in run.names]
+    return [names[place] for place in order] if names else []
+
+
+def _by_cluster(run: Run) -> NDArray[np.int64]:
+    """The peers, those of a cluster side by side."""
+    if run.clusters is None:
+        return np.arange(run.peers)
+    return np.argsort(run.clusters.numpy(), kind="stable")
 
 
 def _shares(run: Run) -> Array:
     """(receivers, senders) sorted by cluster: each row adds up to 1, or is 0 if nothing arrived."""
-    shares = _array(run.shares)
-    if run.clusters is not None:
-        order = np.argsort(run.clusters.numpy(), kind="stable")
-        shares = shares[order][:, order]
-    return shares
+    order = _by_cluster(run)
+    return _array(run.shares)[order][:, order]
 
 
 def _map(axes: Axes, group: Group, shares: Array, top: float, label: str) -> Any:
@@ -249,6 +271,8 @@ def _map(axes: Axes, group: Group, shares: Array, top: float, label: str) -> Any
     axes.set_title(f"{label}{inside}", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis in (axes.xaxis, axes.yaxis):
+        name_peers(axis, _names([run], _by_cluster(run)))
     return image
 
 

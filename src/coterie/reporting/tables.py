@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +34,7 @@ _COLUMNS = (  # with the name of the metric in the place of {}
     ("busiest", "busiest\npeer, hub"),
     ("seconds", "\nseconds"),
 )
+MOST_NAMED = 40  # peers in a table of their own
 _ABOUT_SCORES = 6  # columns; they stand in a table of their own where all do not fit side by side
 
 
@@ -112,6 +113,31 @@ def _table(
         signs = {point: "*", "steps": mark}
         rows.append([_cell(key, [c[key] for c in cells], signs.get(key, ""), metric) for key, _ in _COLUMNS])
     return Summary(title, caption, metric, labels, rows)
+
+
+def by_peer(groups: Sequence[Sequence[Result]], labels: Sequence[str]) -> Group | None:
+    """A row for each peer that has a name, a column for each algorithm; None without names, or with many."""
+    names = groups[0][0].get("names")
+    if not names or len(names) > MOST_NAMED:
+        return None
+    metric, seeds = Metric.of(groups[0][0]), len(groups[0])
+    said = f"Each peer's {metric.unit}, at the point marked *" + (", mean over seeds" if seeds > 1 else "")
+    table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
+    table.add_column("peer", overflow="fold")
+    columns = [_of_peers(group) for group in groups]
+    for label in labels:
+        table.add_column(label, justify="right", overflow="fold")
+    for peer, name in enumerate(names):
+        values = [column[peer] for column in columns]
+        table.add_row(Text(name), *("-" if value is None else metric.text(value) for value in values))
+    return Group(Text(said), table)
+
+
+def _of_peers(group: Sequence[Result]) -> list[float | None]:
+    """Each peer's score, mean over seeds."""
+    found = [result.get(f"personal_{Metric.of(result).name}") for result in group]
+    each = [entry["per_peer"] for entry in found if entry is not None]
+    return [_mean(values) for values in zip(*each, strict=True)] or [None] * int(group[0]["peers"])
 
 
 @dataclass(frozen=True)

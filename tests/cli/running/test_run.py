@@ -42,8 +42,9 @@ def test_the_run_folder(coterie: Command, small: list[str], folder: Path) -> Non
     done = coterie("run", "--algorithm", "d-psgd", *small, "--run-dir", "here")
     assert done.exit_code == 0, done.stderr
     assert {path.name for path in (folder / "here").iterdir()} == {
-        "config.toml", "environment.json", "metrics.csv", "rounds.csv", "links.csv", "checkpoint.safetensors",
-        "result.json", "learning_curves.png", "per_peer_accuracy.png", "who_learned_from_whom.png",
+        "config.toml", "environment.json", "peers.csv", "metrics.csv", "rounds.csv", "links.csv",
+        "checkpoint.safetensors", "result.json", "learning_curves.png", "per_peer_accuracy.png",
+        "who_learned_from_whom.png",
     }  # fmt: skip
     assert "d-psgd" in done.stdout
     assert "here/learning_curves.png" in done.stdout

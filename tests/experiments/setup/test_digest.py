@@ -93,7 +93,7 @@ def test_any_other_value_is_another() -> None:
     digests = [digest(), *(digest(**change) for change in changes)]
     assert len(set(digests)) == len(digests)
     tested = {key for change in changes for key in change}
-    left_out = {"data_dir", "execution", "preset", "models"}
+    left_out = {"data_dir", "execution", "preset", "models", "names"}
     assert tested | left_out == set(Experiment.model_fields)
 
 

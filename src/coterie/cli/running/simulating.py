@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def run_and_show(experiment: Experiment | None, folder: Path, output: Output) ->
         print_json(result)
     else:
         tables.show(tables.summary([result]))
+        _show_peers([[result]], [tables.label_of(result)])
     alone = Comparison({tables.label_of(result): [done]})
     print_paths(alone.plot(folder) if output.plots else [], folder, output)
 
@@ -51,9 +53,17 @@ def compare_and_show(plan: list[Planned], folder: Path, output: Output) -> Compa
         print_json(done.results())
     else:
         tables.show(done.table())
+        _show_peers([[run.result() for run in group] for group in done.runs.values()], list(done.runs))
     output.export([("comparison", done.sheet())])
     print_paths(done.plot(folder) if output.plots else [], folder, output)
     return done
+
+
+def _show_peers(groups: Sequence[Sequence[tables.Result]], labels: Sequence[str]) -> None:
+    """Who is how well off, where peers have names."""
+    table = tables.by_peer(groups, labels)
+    if table is not None:
+        tables.show("", table)
 
 
 def _watcher(progress: Progress, experiment: Experiment, label: str) -> Observer:

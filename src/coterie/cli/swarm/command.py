@@ -21,8 +21,9 @@ from coterie.cli.swarm.display import SwarmDisplay, summary
 from coterie.cli.swarm.folders import make_folders
 from coterie.cli.swarm.processes import Process, end_all
 from coterie.errors import ConfigError, RunFailedError, RunFolderError
-from coterie.experiments.setup.config import note_of_validation, resolve
+from coterie.experiments.setup.config import decides_peers, note_of_validation, resolve
 from coterie.experiments.setup.schema import Experiment
+from coterie.peer.trust.names import check_name
 from coterie.reporting.tables import show
 
 DEFAULTS = {"algorithm": "d-psgd", "peers": 5, "rounds": 10}
@@ -60,7 +61,9 @@ def swarm(
     """
     given = {"peers": peers, "rounds": rounds}
     flags = {**asked.flags, **{name: value for name, value in given.items() if value is not None}}
-    table = {**DEFAULTS, **Asked(flags, asked.config, asked.sets).table()}
+    table = Asked(flags, asked.config, asked.sets).table()
+    unsaid = {key: value for key, value in DEFAULTS.items() if key != "peers" or not decides_peers(table)}
+    table = {**unsaid, **table}
     experiment, names = _check(table, mode)
     note(note_of_validation([table]), quiet)
     with ended_like_interrupted(), _folder(folder, keep, quiet) as home:
@@ -90,7 +93,10 @@ def _check(table: Mapping[str, Any], mode: str) -> tuple[Experiment, list[str]]:
         raise ConfigError(f"algorithm {experiment.algorithm!r} needs rounds in step; leave out --mode free")
     if experiment.peers + facts.hub < 2:
         raise ConfigError("a swarm needs at least 2 peers")
-    return experiment, [f"peer-{number}" for number in range(experiment.peers)] + ["hub"] * facts.hub
+    names = list(experiment.names) or [f"peer-{number}" for number in range(experiment.peers)]
+    if facts.hub and "hub" in names:
+        raise ConfigError("names: 'hub' is the name of the hub itself; give that peer another")
+    return experiment, [check_name(name, "names:") for name in names] + ["hub"] * facts.hub
 
 
 @contextmanager

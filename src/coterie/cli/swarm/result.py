@@ -30,6 +30,7 @@ def swarm_result(
     metric, peers = task_of(experiment).metrics[0], processes[: experiment.peers]
     common = result_of(
         experiment,
+        names=experiment.names,
         rounds=min((one["rounds"] for one in whole), default=0),
         point=algorithms[experiment.algorithm].facts.measured,  # type: ignore[attr-defined]
         metric=metric,

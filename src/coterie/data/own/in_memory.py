@@ -81,7 +81,7 @@ def from_arrays(
 
 
 def from_peers(
-    datasets: Sequence[Any],
+    datasets: Sequence[Any] | Mapping[str, Any],
     *,
     test_fraction: float = 0.2,
     validation: float = 0.0,
@@ -91,7 +91,7 @@ def from_peers(
     common_test: Any = None,
     task: str = "classification",
 ) -> Federation:
-    """The federation of peers that each bring their own data.
+    """The federation of peers that each bring their own data: a list, or a dict by their names.
 
     Each item is (x, y); (x_train, y_train, x_test, y_test); a `torch.utils.data.Dataset`; or a dict
     with `train` and perhaps `validation` and `test`, each (x, y) or a Dataset. What a peer does not
@@ -99,6 +99,10 @@ def from_peers(
     task: what y is for, as in `from_arrays`.
     """
     targets = targets_of(task)
+    names = tuple(map(str, datasets)) if isinstance(datasets, Mapping) else ()
+    if isinstance(datasets, Mapping):
+        _refuse_one_peer(datasets)
+        datasets = list(datasets.values())
     _refuse_what_is_no_list(datasets)
     if not len(datasets):
         raise DataError("from_peers needs the data of at least one peer")
@@ -106,13 +110,15 @@ def from_peers(
     for peer, item in enumerate(datasets):
         rng = numpy_generator(seed, "hold-out", peer)
         for target, part in zip(
-            parts, _three_parts(item, f"peer {peer}", test_fraction, validation, rng, targets), strict=True
+            parts,
+            _three_parts(item, _who(peer, names), test_fraction, validation, rng, targets),
+            strict=True,
         ):
             target.append(part)
-    names = ("train", "validation", "test")
+    kinds = ("train", "validation", "test")
     flat = {
-        f"peer {peer}, {name}": pair
-        for name, part in zip(names, parts, strict=True)
+        f"{_who(peer, names)}, {kind}": pair
+        for kind, part in zip(kinds, parts, strict=True)
         for peer, pair in enumerate(part)
     }
     if common_test is not None:
@@ -137,7 +143,20 @@ def from_peers(
         n_classes=classes,
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
         targets=targets,
+        names=names,
     )
+
+
+def _who(peer: int, names: Sequence[str]) -> str:
+    return f"peer {names[peer] if names else peer}"
+
+
+def _refuse_one_peer(datasets: Mapping[str, Any]) -> None:
+    if datasets and set(datasets) <= {"train", "validation", "test"}:
+        raise ConfigError(
+            "this dict holds the data of one peer, by what they are for; pass a list with one such dict per "
+            "peer, or a dict by the peers' names"
+        )
 
 
 def _strata(y: Tensor, targets: Targets) -> NDArray[Any]:

@@ -51,7 +51,9 @@ class Natural:
                 f"{len(without)} of {peers} values of column {self._column(source)!r} have no test sample, "
                 f"the first is {values[without[0]]!r}; add test samples or leave such values out"
             )
-        return Assignment(owner.astype(np.int64), test_owner.astype(np.int64), common_test=False)
+        numbered = np.issubdtype(values.dtype, np.integer) and np.array_equal(values, np.arange(peers))
+        names = () if numbered else tuple(map(str, values.tolist()))
+        return Assignment(owner.astype(np.int64), test_owner.astype(np.int64), common_test=False, names=names)
 
     def _column(self, source: Source) -> str:
         if self.column in source.other_columns:

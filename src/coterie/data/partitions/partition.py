@@ -30,6 +30,7 @@ class Assignment:
     clusters: Ints | None = None  # (peers,)
     degrees: NDArray[np.float64] | None = None  # (peers,) by how much each peer's images are turned
     common_test: bool = True  # can one test set be fair to all peers?
+    names: tuple[str, ...] = ()  # of the peers, where the data name them
 
 
 class Partition(Protocol):

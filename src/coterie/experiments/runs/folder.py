@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
-from coterie.experiments.runs.records import RunRecords
+from coterie.experiments.runs.records import PEERS, RunRecords
 from coterie.experiments.setup.config import overruled, reads_files, resolve
 from coterie.experiments.setup.contents import contents, data_contents
 from coterie.experiments.setup.digest import what_matters
@@ -119,7 +119,7 @@ class RunFolder:
     def withdraw(self) -> None:
         """Remove what `create` made, unless a round was recorded since: there is nothing to go on with."""
         if not self.records.begun:
-            for name in ("config.toml", "environment.json"):
+            for name in ("config.toml", "environment.json", PEERS):
                 (self.path / name).unlink(missing_ok=True)
             self.close()
             with contextlib.suppress(OSError):  # somebody else put something there

@@ -73,6 +73,8 @@ def _peers(run: Run) -> Columns:
     """A line for each peer in each measured round."""
     every = [(one, peer) for one in run.history.measurements for peer in range(run.peers)]
     columns: Columns = {"round": [one.round + 1 for one, _ in every], "peer": [peer for _, peer in every]}
+    if run.names:
+        columns["name"] = [run.names[peer] for _, peer in every]
     for name in TRAINING:
         columns[name] = [_value(one.training.get(name), peer) for one, peer in every]
     for name, kind in {"online": bool, **dict.fromkeys(WORK, int)}.items():

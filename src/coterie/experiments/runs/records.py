@@ -1,5 +1,6 @@
 """Where a run's records are written, and what they say: the files of `RunRecords`, and `History` in memory.
 
+    peers.csv           a line for each peer: its number, its name if it has one, how many samples it has
     metrics.csv         a line for each round and peer
     rounds.csv          a line for each round: seconds, messages, bytes, and how many of these a hub sent
     links.csv           a line for each message: who sent how many bytes to whom, and did it arrive;
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import math
 import os
@@ -25,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.data import Federation
 from coterie.errors import DamagedRunError, RunFolderError
 from coterie.files import write_atomically
 from coterie.metric import Metric
@@ -33,6 +36,7 @@ from coterie.simulation import POINTS, RoundRecord, Totals, Traffic
 
 MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
 WORK = ("gradient_steps", "samples_seen")
+PEERS = "peers.csv"
 TRAINING = ("online", "train_loss", *WORK)
 TRAFFIC = ("messages", "bytes", "hub_bytes")
 GLOBAL = "global_"  # before the name of a metric: on the common test set
@@ -141,6 +145,26 @@ class RunRecords:
     def begun(self) -> bool:
         """Whether a round was recorded."""
         return (self.folder / "rounds.csv").exists()
+
+    def list_peers(self, federation: Federation) -> None:
+        """Write down who takes part, before the first round."""
+        parts = (federation.train, federation.validation, federation.test)
+        sizes = [part.sizes.tolist() for part in parts]
+        names = federation.names or [""] * federation.peers
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["peer", "name", "train", "validation", "test"])
+        lines.writerows(zip(range(federation.peers), names, *sizes, strict=True))
+        write_atomically(self.folder / PEERS, text.getvalue().encode())
+
+    def names(self) -> tuple[str, ...]:
+        """The peers' names; empty if they have none, or if a version ran that did not write them."""
+        try:
+            with open(self.folder / PEERS, newline="", encoding="utf-8") as file:
+                found = tuple(line["name"] for line in csv.DictReader(file))
+        except (OSError, ValueError, KeyError, csv.Error):
+            return ()
+        return found if all(found) else ()
 
     def append(self, record: RoundRecord) -> None:
         """Add one round to the records."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from coterie.protocol import Point
 def result_of(
     experiment: Experiment,
     *,
+    names: Sequence[str] = (),
     rounds: int,
     point: Point,
     metric: Metric,
@@ -33,6 +34,7 @@ def result_of(
 ) -> dict[str, Any]:
     """What was run, and what came of it.
 
+    names: of the peers; empty if they have none.
     metric: the task's main one. scores: it of the personal models when last measured, (peers,), by point of
     the round. on_common: it on the common test set. validation: as `scores`, on each peer's validation data.
     bytes_sent: (nodes,) by the peers, then by a hub if there is one; NaN where it is not known.
@@ -50,6 +52,7 @@ def result_of(
         "partition": experiment.partition,
         "topology": experiment.topology,
         "peers": experiment.peers,
+        "names": list(names) or None,
         "rounds": rounds,
         "stopped": stopped,
         "seed": experiment.seed,

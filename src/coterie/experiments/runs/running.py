@@ -55,6 +55,7 @@ class Run:
     metric: Metric = ACCURACY  # the task's main one
     run_dir: Path | None = None
     stopped: str | None = None  # why an observer ended it before its last round
+    names: tuple[str, ...] = ()  # of the peers; empty: they have numbers only
 
     def __repr__(self) -> str:
         """What was run, how far, and how well, in a line."""
@@ -192,6 +193,7 @@ class Run:
         """The run as plain data: what `--json` prints."""
         return result_of(
             self.experiment,
+            names=self.names,
             rounds=len(self.history.seconds),
             point=self.point,
             metric=self.metric,
@@ -267,6 +269,7 @@ class _Runner:
             if run_dir is None:
                 return self._step_to_end(self._simulation(name, workers), History(), None)
             with RunFolder.create(run_dir, self.experiment, name, self._data_digest) as folder:
+                folder.records.list_peers(self.prepared.federation)
                 try:
                     return self._step_to_end(self._simulation(name, workers), History(), folder)
                 except ConfigError:  # some mistakes show only when training starts
@@ -279,6 +282,7 @@ class _Runner:
 
     def resume(self, folder: RunFolder) -> Run:
         folder.require_same_data(self.experiment, self._data_digest)
+        folder.records.list_peers(self.prepared.federation)  # a crash may have come before
         with self._workers() as workers, pinned_threads(1):
             name = cast(ExecutorName, folder.executor())
             simulation = self._simulation(name, workers)
@@ -408,4 +412,5 @@ class _Runner:
             metric=self.prepared.task.metrics[0],
             run_dir=None if folder is None else folder.path,
             stopped=stopped,
+            names=self.prepared.federation.names,
         )

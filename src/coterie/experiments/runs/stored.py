@@ -21,6 +21,7 @@ from coterie.experiments.setup.prepare import Objects, task_of
 from coterie.metric import Metric
 from coterie.protocol import Facts
 from coterie.simulation import PeerModels, Totals
+from coterie.user_code import is_file_reference
 
 
 class StoredRun(Run):
@@ -40,6 +41,7 @@ class StoredRun(Run):
         self.executor = folder.executor()
         self.run_dir = folder.path
         self.stopped = folder.stopped()
+        self.names = folder.records.names()
         self.point = self._facts.measured
         self.metric = task_of(self.experiment).metrics[0] if self._result is None else Metric.of(self._result)
 
@@ -50,7 +52,7 @@ class StoredRun(Run):
     @property
     def _facts(self) -> Facts:
         name, given = self.experiment.algorithm, self._objects.algorithm
-        if given is None and name not in algorithms:
+        if given is None and name not in algorithms and not is_file_reference(name):
             raise ConfigError(
                 f"{self._folder.path} was run with an algorithm of your own, {name}; pass it again: "
                 f"coterie.open(..., algorithm={name}(...))"

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
     table = {key: value for key, value in raw.items() if value is not None}
     refuse_unknown_words(table)
     table = with_absolute_paths(table, base_dir or Path.cwd())
+    table = _with_peers(table)
     table = _with_inline_settings(table)
     table = _with_preset(table)
     if wants_validation(table):
@@ -220,6 +221,35 @@ def refuse_unknown_words(table: Mapping[str, Any]) -> None:
             registry.require(parse_call(text, registry.kind)[0])
 
 
+def decides_peers(table: Mapping[str, Any]) -> int | None:
+    """How many peers there are, as other keys say: as many as there are names; None if none says so."""
+    names = table.get("names")
+    return len(names) if names and isinstance(names, (list, tuple)) else None
+
+
+def _with_peers(table: dict[str, Any]) -> dict[str, Any]:
+    """As many peers as other keys want, unless the table says how many."""
+    wanted = decides_peers(table)
+    return table if "peers" in table or wanted is None else {**table, "peers": wanted}
+
+
+def _check_names(experiment: Experiment) -> None:
+    names = experiment.names
+    if names and len(names) != experiment.peers:
+        raise ConfigError(f"names: {len(names)} names for {experiment.peers} peers; give each peer one")
+    refuse_bad_names(names)
+
+
+def refuse_bad_names(names: Sequence[str]) -> None:
+    """Names are what people read in tables: each has a line, and none two owners."""
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise ConfigError(f"names: {name!r} is not a name that can be shown; write a few words")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"names: {twice!r} is the name of two peers; give each its own")
+
+
 def _with_inline_settings(table: dict[str, Any]) -> dict[str, Any]:
     """`d-psgd(metropolis)` is the algorithm d-psgd with its first hyper-parameter set."""
     name, inline = inline_settings(str(table.get("algorithm", "local")))
@@ -280,6 +310,7 @@ def _with_defaults(experiment: Experiment) -> Experiment:
         if not is_file_reference(model) and model != OWN_OBJECT:
             models.build(model)
     dealt_out(experiment.models, experiment.peers)
+    _check_names(experiment)
     if experiment.models and not facts.architectures:
         able = [name for name in algorithms if algorithms[name].facts.architectures]  # type: ignore[attr-defined]
         raise ConfigError(

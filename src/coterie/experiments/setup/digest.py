@@ -27,11 +27,12 @@ from coterie.training import parts_of
 from coterie.user_code import is_file_reference, split_reference
 
 _FORMAT = "coterie-experiment-1"
-_PER_MACHINE = {"data_dir", "execution"}
+_PER_MACHINE = {"data_dir", "execution", "names"}
 _ALREADY_APPLIED = {"preset"}  # its values are in `settings` and the other sections
 _DO_NOT_CHANGE_RESULTS: dict[str, Any] = {
     "data_dir": True,  # see `RunFolder.require_same`
     "preset": True,  # its values are in settings and training
+    "names": True,
     "execution": {"executor", "workers", "device", "checkpoint_seconds"},
 }
 

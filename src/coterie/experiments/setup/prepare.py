@@ -315,6 +315,8 @@ def deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experime
             f"set peers = {federation.peers}"
         )
     _refuse_nan(federation)
+    if experiment.names:
+        federation = dataclasses.replace(federation, names=experiment.names)
     return federation, experiment
 
 
@@ -390,11 +392,11 @@ def call_user_data(reference: str, data_dir: str | None, peers: int, seed: int) 
     """
     folder = None if data_dir is None else Path(data_dir)
     data = call_for_data(reference, {"data_dir": folder, "peers": peers, "seed": seed})
-    if not isinstance(data, (Source, Federation, Sequence)):
+    if not isinstance(data, (Source, Federation, Sequence, Mapping)):
         file, name = split_reference(reference)
         raise DataError(
             f"{name} in {file} returned {type(data).__name__}; return coterie.from_arrays(...) for data to "
-            "be partitioned, or a list with one data set per peer"
+            "be partitioned, or a list or a dict with one data set per peer"
         )
     return data
 

@@ -121,6 +121,9 @@ class Experiment(Section):
         description="who may send to whom, a name of `coterie list topologies`; empty: full, or star",
     )
     peers: int = Field(default=20, ge=1, description="number of peers")
+    names: tuple[str, ...] = Field(
+        default=(), description="the peers' names, in the order of their numbers; empty: those of the data"
+    )
     rounds: int = Field(default=20, ge=1, description="number of rounds")
     seed: int = Field(default=0, ge=0, description="of everything random")
     init: Literal["same", "independent"] = Field(
