@@ -94,6 +94,7 @@ FLOORS = (  # from the ground up
         (
             Room("algorithms.parts", "what methods share: bandits, push-sum, heads, hub, star"),
             Room("algorithms", "one file per method, reads like its paper"),
+            Room("algorithms.robust", "guards around any method, and lies"),
         ),
     ),
     Floor("simulation", (Room("simulation", "the engine drives rounds; the router delivers and counts"),)),

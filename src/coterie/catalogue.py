@@ -113,6 +113,32 @@ tasks: Registry[Any] = Registry(
     check="coterie.learning.tasks:require_task",
 )
 
+guards: Registry[Any] = Registry(
+    "guard",
+    {
+        "near": "coterie.algorithms.robust.guards:Near",
+        "clipping": "coterie.algorithms.robust.guards:Clipping",
+        "balance": "coterie.algorithms.robust.guards:Balance",
+        "ubar": "coterie.algorithms.robust.guards:Ubar",
+        "trimmed-mean": "coterie.algorithms.robust.guards:TrimmedMean",
+        "geometric-median": "coterie.algorithms.robust.guards:GeometricMedian",
+    },
+)
+
+attacks: Registry[Any] = Registry(
+    "attack",
+    {
+        "scaling": "coterie.algorithms.robust.attacks:Scaling",
+        "sign-flip": "coterie.algorithms.robust.attacks:SignFlip",
+        "gaussian": "coterie.algorithms.robust.attacks:Gaussian",
+        "ipm": "coterie.algorithms.robust.attacks:InnerProduct",
+        "alie": "coterie.algorithms.robust.attacks:ALittleIsEnough",
+        "dissensus": "coterie.algorithms.robust.attacks:Dissensus",
+        "mimic": "coterie.algorithms.robust.attacks:Mimic",
+        "label-flip": "coterie.experiments.setup.lying:flip_labels",
+    },
+)
+
 augmentations: Registry[Any] = Registry(
     "augmentation",
     {

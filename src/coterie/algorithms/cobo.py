@@ -71,7 +71,7 @@ class CoBo(Algorithm[CoBoState]):
         gradient = pick(gradient, tuple(n for n in gradient if n not in (*node.buffers, *node.at_home)))
         rows, paired = met.nonzero().flatten(), (partner >= 0).nonzero().flatten()
         to, expect = Links(rows, partner[rows]), Links(paired, partner[paired])
-        answers = yield Exchange(gradient, to=to, expect=expect, check=Sized(state.params))
+        answers = yield Exchange(gradient, to=to, expect=expect, check=Sized(state.params), averaged=False)
         collaboration = self.updated(state.collaboration, gradient, answers)
         if node.evaluating:
             node.record(collaboration=collaboration)

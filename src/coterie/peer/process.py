@@ -11,6 +11,7 @@ import asyncio
 import base64
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ from coterie.topology import Topology
 
 _log = logging.getLogger("coterie.peer")
 
+_FAR, _ODD_ROUNDS = 3.0, 3  # how far, in how many rounds, makes a member suspicious
 _SIGN_EVERY = 60.0  # seconds
 _WITNESSES = 2  # members who must say that they are far ahead, if there are as many
 
@@ -122,6 +124,7 @@ class Peer:
         self._changed = Signal()
         self._at: Whereabouts | None = None  # as last signed
         self._signed = 0.0  # when
+        self._odd_rounds: Counter[int] = Counter()  # by member, in a row
         self._accused: set[tuple[str, int]] = set()  # whom, in which round
         self.membership = Membership(
             self._hello,
@@ -399,8 +402,30 @@ class Peer:
         learned = self.algorithm.collaboration(self.state)
         if learned is not None:
             self.metrics.learned = {n: float(w) for n, w in enumerate(learned[0]) if n != self.number}
+        self._watch(turn)
         if turn.heard:
             self.metrics.used = dict.fromkeys(turn.heard, 1 / len(turn.heard))
+
+    def _watch(self, turn: Turn) -> None:
+        """Name whoever sends models that are far from all others', round after round."""
+        far = self.node.recorded.get("far")
+        if far is None:
+            return
+        odd = {number for number, times in enumerate(far[0].tolist()) if times > _FAR}
+        for number in odd:
+            self.metrics.far[self._name(number)] += 1
+            self._odd_rounds[number] += 1
+            if self._odd_rounds[number] == _ODD_ROUNDS:
+                _log.warning(
+                    "round %d: in %d rounds in a row the models of %s were more than %g times as far from "
+                    "ours as the others' are; the guard limits what they do. Ask its owner",
+                    turn.round,
+                    _ODD_ROUNDS,
+                    self._name(number),
+                    _FAR,
+                )
+        for number in set(turn.heard) - odd:
+            self._odd_rounds.pop(number, None)
 
     def _begin_node(self, round: int) -> None:
         online = self.topology.online(max(round, 0))[self.number : self.number + 1]

@@ -34,6 +34,8 @@ class Exchange:
         every client for evaluation; they are always delivered and not part of the byte count.
     conserved: what is sent is taken from the sender, as push-sum's mass is: a message must be taken once or
         come back, and what came back is in `Inbox.returned`.
+    averaged: the payload is a model, perhaps times a weight, that receivers mix into their own; False for
+        gradients and the like, which `robust` does not judge.
     check: what real peers ask about every message before they take it; None: whether it is about as large
         as one's own payload.
     """
@@ -45,3 +47,4 @@ class Exchange:
     counted: bool = True
     conserved: bool = False
     check: Check | None = None
+    averaged: bool = True

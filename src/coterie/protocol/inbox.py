@@ -190,6 +190,26 @@ class Inbox:
             first += len(rows)
         return total
 
+    def pick(self, chosen: Tensor) -> Bundle:
+        """Copies of the chosen messages, (messages,) bool, in their order; all must have the same names."""
+        parts = zip(self._parcels, chosen.split([len(p.rows) for p in self._parcels]), strict=True)
+        taken = [
+            take(parcel.payload, parcel.source[mine])
+            for number, (parcel, mine) in enumerate(parts)
+            if bool(mine.any()) or not number  # so that of no messages there are at least the names
+        ]
+        payload = map_tree(lambda *leaves: torch.cat(leaves), taken[0], *taken[1:])
+        return Bundle(payload, torch.arange(int(chosen.sum())), self.rows[chosen], self.senders[chosen])
+
+    def having(self, kept: Tensor, others: Bundle) -> Inbox:
+        """Another inbox: the messages where `kept`, (messages,) bool, holds, and then others."""
+        parcels: list[Bundled] = []
+        for parcel, mine in zip(self._parcels, kept.split([len(p.rows) for p in self._parcels]), strict=True):
+            left = Bundle(parcel.payload, parcel.source[mine], parcel.rows[mine], parcel.senders[mine])
+            parcels.append(parcel if bool(mine.all()) else left)
+        parcels += [others] if len(others.rows) else []
+        return Inbox(parcels, self._n_rows, self._came_back, self._spread)
+
     def _chunks(self) -> list[tuple[Tree, Tensor]]:
         chunks = []
         for parcel in self._parcels:

@@ -89,6 +89,8 @@ def test_any_other_value_is_another() -> None:
         {"splitting": {"validation": 0.1}},
         {"evaluation": {"every": 3}},
         {"faults": {"churn": 0.1}},
+        {"faults": {"byzantine": {"sign-flip": "1"}}},
+        {"robust": "near"},
     ]
     digests = [digest(), *(digest(**change) for change in changes)]
     assert len(set(digests)) == len(digests)

@@ -72,6 +72,7 @@ BY_LABEL = {
         "received_messages_total",
         "sent_messages_total",
         "implausible_total",
+        "far_total",
         "missing_total",
         "neighbour_alive",
         "neighbour_round",

@@ -19,6 +19,7 @@ from coterie.data.federation import example
 from coterie.data.own.code import call_for_data
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
+from coterie.experiments.setup.lying import guarded, with_false_labels
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.inputs import Inputs, answer, arguments, each, named
 from coterie.learning import Augmented, Task, check_module, model_tree, require_precision
@@ -70,7 +71,7 @@ class OtherNetwork:
 def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     """Load and build; everything that can be wrong with an experiment is found here."""
     objects = objects or Objects()
-    algorithm = objects.algorithm or build_algorithm(experiment)
+    algorithm = guarded(experiment, objects.algorithm or build_algorithm(experiment))
     refuse_kept_memory(experiment, algorithm.facts)
     task = task_of(experiment)
     topology = _topology(experiment, objects)
@@ -82,6 +83,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             f"{experiment.partition!r} has none; use rotations(4), label-groups(...) or label-pairs(5)"
         )
     _check_task(experiment, algorithm, task, federation)
+    federation = with_false_labels(experiment, federation)
     federation, module, other_networks = _networks(experiment, objects, federation, task)
     _check_networks(experiment, algorithm, federation, module, other_networks)
     augmented = Augmented.named(experiment.training.augment)

@@ -83,6 +83,11 @@ class Faults(Section):
 
     churn: float = Field(default=0.0, ge=0, lt=1, description="probability that a peer sits out a round")
     loss: float = Field(default=0.0, ge=0, lt=1, description="probability that a message is lost")
+    byzantine: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict,
+        description='peers that lie, and how, such as {"sign-flip": "8-9"}; also scaling, gaussian, ipm, '
+        "alie, dissensus, mimic, label-flip",
+    )
 
 
 class Experiment(Section):
@@ -140,6 +145,11 @@ class Experiment(Section):
         description="patterns of the names that travel, such as lora_A|classifier; all else stays with its "
         "peer; empty: whatever the algorithm sends",
     )
+    robust: str = Field(
+        default="",
+        description="a guard against lying peers around the algorithm: clipping, balance, ubar, "
+        "trimmed-mean or geometric-median; empty: none",
+    )
     training: Training = Training()
     splitting: Splitting = Splitting()
     evaluation: EvaluationPlan = EvaluationPlan()
@@ -183,11 +193,13 @@ def peers_in(text: str, peers: int, where: str) -> list[int]:
     return found
 
 
-def dealt_out(models: Mapping[str, str], peers: int) -> dict[str, list[int]]:
-    """Which peers have which model; an error for a peer that has two."""
+def dealt_out(models: Mapping[str, str], peers: int, section: str = "models") -> dict[str, list[int]]:
+    """Which peers have which model, or tell which lie; an error for a peer that has two."""
     owner: dict[int, str] = {}
     for model, text in models.items():
-        for peer in peers_in(text, peers, f"models.{model}"):
+        for peer in peers_in(text, peers, f"{section}.{model}"):
             if owner.setdefault(peer, model) != model:
-                raise ConfigError(f"models: peer {peer} is listed under {owner[peer]!r} and under {model!r}")
+                raise ConfigError(
+                    f"{section}: peer {peer} is listed under {owner[peer]!r} and under {model!r}"
+                )
     return {model: [peer for peer, its in sorted(owner.items()) if its == model] for model in models}

@@ -19,6 +19,7 @@ class Metrics:
     staleness: dict[str, int] = field(default_factory=dict)  # by peer, rounds behind when last used
     missing: Counter[str] = field(default_factory=Counter)  # by peer, expected payloads that did not come
     implausible: Counter[str] = field(default_factory=Counter)  # by peer, what cannot be honest
+    far: Counter[str] = field(default_factory=Counter)  # by peer, rounds with a model far from all others
     rounds: int = 0
     skipped: int = 0  # rounds that the others played without this peer
     sealed_sums: int = 0

@@ -73,6 +73,7 @@ def _traffic(peer: Peer) -> Iterator[_Family]:
     yield _counters("received_messages", "Payloads that were used.", "peer", metrics.messages_in)
     yield _counters("sent_messages", "Payloads that others took.", "peer", metrics.messages_out)
     yield _counters("implausible", "Payloads that cannot be honest.", "peer", metrics.implausible)
+    yield _counters("far", "Rounds with a model far from all others.", "peer", metrics.far)
     yield _counters("missing", "Expected payloads that did not come.", "peer", metrics.missing)
 
 
