@@ -141,7 +141,7 @@ def test_a_jump_that_two_report_is_made_and_counted(tmp_path: Path, caplog: pyte
     first = world.peers_by_number[0]
     assert first.metrics.skipped > 0
     assert first.metrics.skipped == sum(report.skipped for report in world.reports[0])
-    assert any("where peer-2 and peer-3 are" in text for text in caplog.messages)
+    assert any("where peer-2, peer-3 are" in text for text in caplog.messages)
 
 
 def test_a_parcel_from_the_far_future_is_refused_at_ones_own_pace(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import base64
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.errors import DivergedError, PeerError, RefusedError, RunFolderError
+from coterie.errors import DivergedError, RefusedError, RunFolderError
 from coterie.learning import LearningNode
+from coterie.peer.company import Company, Waiting
 from coterie.peer.exchange.doubts import Doubts
 from coterie.peer.exchange.journal import Holdings, Journal, ParcelId
 from coterie.peer.exchange.mailbox import FreeMailbox, Mailbox, StepMailbox
@@ -49,15 +49,14 @@ from coterie.peer.network.messages import (
     SealStep,
     Whereabouts,
 )
+from coterie.peer.suspicion import Suspicion
 from coterie.peer.turn import Measured, Turn, Work, in_thread
 from coterie.protocol import Algorithm
 from coterie.topology import Topology
 
 _log = logging.getLogger("coterie.peer")
 
-_FAR, _ODD_ROUNDS = 3.0, 3  # how far, in how many rounds, makes a member suspicious
 _SIGN_EVERY = 60.0  # seconds
-_WITNESSES = 2  # members who must say that they are far ahead, if there are as many
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class RoundReport:
     gradient_steps: int = 0  # mini-batches of local work
     samples_seen: int = 0  # in these mini-batches
     skipped: int = 0  # rounds that the others played without this peer since its last one
+    alone: bool = False  # nobody else was heard, although somebody should have been
 
 
 @dataclass
@@ -92,6 +92,8 @@ class Peer:
     node: its data and model, one row. roster: the others by number. digest: of the experiment.
     sign, verify: with the peers' identities, for secure sums; see `Sealing`.
     evaluates: whether a round's models are measured. in_step: rounds together, or each at its own pace.
+    alone: whether it goes on when nobody else is there. quorum: how many others are enough to go on after a
+    restart, 0: all.
     """
 
     name: str
@@ -106,6 +108,8 @@ class Peer:
     journal: Journal
     pace: Pace = Pace()
     in_step: bool = True
+    alone: bool = False
+    quorum: int = 0
     staleness: int = 5
     withheld: frozenset[str] = frozenset()
     sign: Sign | None = None
@@ -124,8 +128,7 @@ class Peer:
         self._changed = Signal()
         self._at: Whereabouts | None = None  # as last signed
         self._signed = 0.0  # when
-        self._odd_rounds: Counter[int] = Counter()  # by member, in a row
-        self._accused: set[tuple[str, int]] = set()  # whom, in which round
+        self.suspicion = Suspicion(self.metrics, self._name)
         self.membership = Membership(
             self._hello,
             self.roster,
@@ -136,6 +139,7 @@ class Peer:
             self.pace.suspect_after,
             self.verify,
         )
+        self.company = self._company()
         self.journal.recover()
         self.holdings = Holdings(self.journal)
         self.mailbox = self._mailbox()
@@ -149,6 +153,11 @@ class Peer:
         if self.in_step:
             return StepMailbox(self.holdings, self._changed, patience)
         return FreeMailbox(self.holdings, self._changed, patience, self.staleness, self.rounds)
+
+    def _company(self) -> Company:
+        others = frozenset(range(self.topology.nodes)) - {self.number}
+        waiting = Waiting(self.pace.join, self.alone, self.quorum)
+        return Company(self.membership, self._changed, others, waiting, self._name)
 
     def _sealing(self) -> Sealing:
         return Sealing(
@@ -200,19 +209,11 @@ class Peer:
             return self._answer(member, head, body)
         except RefusedError as error:
             if error.reason == "implausible":
-                self._accuse(member, error.text)
+                self.suspicion.accuse(member.number, self.journal.round, error.text)
             raise
         except RunFolderError as error:  # what must be on disk before the answer is not: the disk is full
             _log.warning("%s", error)
             raise RefusedError("disk", "this peer cannot write down what it must keep") from None
-
-    def _accuse(self, member: Acquaintance, text: str) -> None:
-        """Count and name whoever sends what cannot be honest, in one line for each round."""
-        self.metrics.implausible[member.name] += 1
-        if (member.name, self.journal.round) not in self._accused:
-            self._accused = {(name, round) for name, round in self._accused if round == self.journal.round}
-            self._accused.add((member.name, self.journal.round))
-            _log.warning("what %s sent is refused: %s", member.name, text)
 
     def _answer(self, member: Acquaintance, head: Head, body: Body) -> tuple[Head, bytes]:
         if isinstance(head, Hello):
@@ -287,6 +288,7 @@ class Peer:
             if self.journal.round < self.rounds:
                 await self._join()
                 while self.journal.round < self.rounds:
+                    await self.company.somebody(self.journal.round)
                     await self._round()
             self.joined = self.finished = True
             await self._tell()
@@ -296,56 +298,17 @@ class Peer:
                 await stop(task)
 
     async def _join(self) -> None:
-        """Wait for everyone, and go on with those who came.
-
-        Whoever comes late begins where it stopped; if the others did not wait, it hears so from the first
-        that it sends to, and goes where they are.
-        """
-        loop = asyncio.get_running_loop()
+        """Wait for the others, and go on with those who came."""
         begun = self.journal.begun()
         fresh = self.journal.round == 0 and begun is None
-        until = loop.time() + (self.pace.join if fresh else self.pace.suspect_after)
-        everyone = set(range(self.topology.nodes)) - {self.number}
-        while loop.time() < until and not all(self.membership.alive(n) for n in everyone):
-            if any(self.membership.position(n).round > 0 for n in everyone if self.membership.alive(n)):
-                break  # the others have begun without us
-            await self._changed.wait(until - loop.time())
-        alive = [n for n in everyone if self.membership.alive(n)]
-        if everyone and not alive and fresh:
-            raise PeerError(self._nobody())
-        if len(alive) < len(everyone):
-            _log.warning("going on without %s", sorted(everyone - set(alive)))
+        await self.company.gather(fresh)
         if begun is not None:
             self.mailbox.begin(Position(begun, 0))
         self.joined = True
 
-    def _nobody(self) -> str:
-        trouble = {member.name: self.membership.presence(n).trouble for n, member in self.roster().items()}
-        said = "; ".join(f"{name}: {text}" for name, text in trouble.items() if text)
-        return (
-            f"none of the {len(trouble)} members of the roster answered in {self.pace.join:g} s "
-            f"({said or 'no address answered'}); check their addresses and that they run"
-        )
-
     def _catch_up(self) -> None:
-        """Go where the others are: rounds that they played without us are over.
-
-        One member alone is not believed where another could say the same: it might lie.
-        """
-        said = sorted(((self.membership.position(n).round, n) for n in self._busy()), reverse=True)
-        if not said:
-            return
-        reporters = said[: min(_WITNESSES, len(said))]
-        there = max(self.journal.round, min(reporters[-1][0] - 1, self.rounds - 1))
-        if there > self.journal.round:
-            names = " and ".join(sorted(self._name(number) for _, number in reporters))
-            _log.warning("from round %d to %d, where %s are", self.journal.round, there, names)
-        elif said[0][0] - 1 > self.journal.round:
-            _log.warning(
-                "%s alone says that it is in round %d, and is not followed",
-                self._name(said[0][1]),
-                said[0][0],
-            )
+        """Go where the others are: rounds that they played without us are over."""
+        there = self.company.ahead(self.journal.round, self.rounds - 1)
         self.metrics.skipped += there - self.journal.round
         self.mailbox.begin(Position(there, 0))
 
@@ -364,9 +327,11 @@ class Peer:
         if turn.late and self.in_step:  # others did not wait for us
             self._catch_up()
         seconds = asyncio.get_running_loop().time() - started
+        alone = self._was_alone(turn)
+        self.metrics.alone += alone
         self._note(turn, seconds, scores)
         if self.observer is not None:
-            self.observer(self._reported(turn.round, seconds, scores, skipped))
+            self.observer(self._reported(turn.round, seconds, scores, skipped, alone))
 
     def _finite(self, state: Any, turn: Turn) -> Any:
         """The new state, unless its model is ruined: then the committed one stays what it is."""
@@ -383,11 +348,19 @@ class Peer:
         member = self.roster().get(number)
         return str(number) if member is None else member.name
 
-    def _reported(self, round: int, seconds: float, scores: Measured, skipped: int) -> RoundReport:
+    def _was_alone(self, turn: Turn) -> bool:
+        """Whether nobody was heard in a round that should have brought something."""
+        waited = self.in_step or not any(map(self.membership.alive, self.roster()))
+        return bool(self.node.online[0]) and turn.awaited > 0 and not turn.came and waited
+
+    def _reported(
+        self, round: int, seconds: float, scores: Measured, skipped: int, alone: bool
+    ) -> RoundReport:
         node = self.node
         steps, samples = int(node.work.gradient_steps[0]), int(node.work.samples_seen[0])
         loss = float(node.train_loss[0])
-        return RoundReport(round, seconds, loss, scores, dict(node.recorded), steps, samples, skipped)
+        recorded = dict(node.recorded)
+        return RoundReport(round, seconds, loss, scores, recorded, steps, samples, skipped, alone)
 
     def _turn(self, round: int) -> Turn:
         self._begin_node(round)
@@ -402,30 +375,10 @@ class Peer:
         learned = self.algorithm.collaboration(self.state)
         if learned is not None:
             self.metrics.learned = {n: float(w) for n, w in enumerate(learned[0]) if n != self.number}
-        self._watch(turn)
+        if (far := self.node.recorded.get("far")) is not None:
+            self.suspicion.watch(far[0], turn.heard, turn.round)
         if turn.heard:
             self.metrics.used = dict.fromkeys(turn.heard, 1 / len(turn.heard))
-
-    def _watch(self, turn: Turn) -> None:
-        """Name whoever sends models that are far from all others', round after round."""
-        far = self.node.recorded.get("far")
-        if far is None:
-            return
-        odd = {number for number, times in enumerate(far[0].tolist()) if times > _FAR}
-        for number in odd:
-            self.metrics.far[self._name(number)] += 1
-            self._odd_rounds[number] += 1
-            if self._odd_rounds[number] == _ODD_ROUNDS:
-                _log.warning(
-                    "round %d: in %d rounds in a row the models of %s were more than %g times as far from "
-                    "ours as the others' are; the guard limits what they do. Ask its owner",
-                    turn.round,
-                    _ODD_ROUNDS,
-                    self._name(number),
-                    _FAR,
-                )
-        for number in set(turn.heard) - odd:
-            self._odd_rounds.pop(number, None)
 
     def _begin_node(self, round: int) -> None:
         online = self.topology.online(max(round, 0))[self.number : self.number + 1]
@@ -452,11 +405,6 @@ class Peer:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.pace.linger
         while loop.time() < until:
-            if not self._busy() and not self.doubts.pending:
+            if not self.company.busy() and not self.doubts.pending:
                 return
             await self._changed.wait(min(self.pace.heartbeat, max(0.0, until - loop.time())))
-
-    def _busy(self) -> list[int]:
-        """The living who are not finished."""
-        alive = filter(self.membership.alive, self.roster())
-        return [n for n in alive if not self.membership.presence(n).finished]

@@ -47,6 +47,8 @@ class Turn:
     repeated: bool = False
 
     late: bool = False  # a receiver said that this round is over
+    awaited: int = 0  # messages that should have come
+    came: int = 0  # messages that did
     heard: list[int] = field(default_factory=list)  # whose payloads the last exchange brought
     conserved: list[ParcelId] = field(default_factory=list)  # shares of others that went into the state
     _used: list[Delivered] = field(default_factory=list)  # what the inboxes are read from
@@ -66,6 +68,9 @@ class Turn:
     async def _exchange(self, exchange: Exchange, at: Position) -> Inbox:
         done = await self.post.exchange(exchange, at, repeated=self.repeated)
         self.late |= done.late
+        if exchange.counted:
+            self.awaited += done.awaited
+            self.came += done.heard
         self._used += done.delivered
         if done.delivered and exchange.counted:
             self.heard = [item.parcel.number for item in done.delivered]

@@ -127,7 +127,8 @@ def topology_for(algorithm: Algorithm[Any], peers: int) -> Topology:
 class MemoryPeers:
     """An experiment of few peers, which can be started and crashed one by one; `play` runs all to the end.
 
-    folder: for their state. busy: virtual seconds that each piece of local work takes, at most.
+    folder: for their state. alone: whether a peer goes on when nobody else is there, as it would not by
+    itself. busy: virtual seconds that each piece of local work takes, at most.
     """
 
     algorithm: Algorithm[Any]
@@ -141,6 +142,7 @@ class MemoryPeers:
     topology: Topology | None = None
     training: Training = field(default_factory=lambda: Training(epochs=1, batch_size=5, lr=0.1))
     in_step: bool = True
+    alone: bool = True
     busy: float = 0.0
 
     def __post_init__(self) -> None:
@@ -218,6 +220,7 @@ class MemoryPeers:
             journal=Journal(self.folder / me.name, durable=False),
             pace=self.pace,
             in_step=self.in_step,
+            alone=self.alone,
             work=self._work,
             observer=self.reports[number].append,
         )

@@ -56,6 +56,7 @@ PLAIN = {
     "finished",
     "uptime_seconds",
     "rounds_played_total",
+    "rounds_alone_total",
     "rounds_skipped_total",
     "sealed_sums_total",
     "sealed_failures_total",

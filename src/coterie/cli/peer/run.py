@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from coterie.experiments.real_peers.joining import Joining
     from coterie.peer.process import RoundReport
 
+ALONE = 3
+"""The exit code of a peer that finished, but played rounds in which it heard nobody."""
 _REFRESH = 0.5  # seconds between two looks at the neighbours
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings.")]
@@ -71,6 +73,8 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
     except RunFolderError as error:  # it was fine at the start: no mistake of the user's
         raise RunFailedError(f"{error}; {_go_on(folder)}") from None
     _report(joining, json, quiet)
+    if joining.peer.metrics.alone:
+        raise typer.Exit(ALONE)
 
 
 async def _learn(joining: Joining, display: Display) -> None:
@@ -131,5 +135,7 @@ def _result(joining: Joining) -> dict[str, Any]:
         "bytes_in": sum(peer.metrics.bytes_in.values()),
         "bytes_out": sum(peer.metrics.bytes_out.values()),
         "refused": dict(peer.metrics.refused),
+        "skipped": sum(line.get("skipped", 0) for line in lines),
+        "alone": sum(line.get("alone", False) for line in lines),
         "seconds": round(sum(line["seconds"] for line in lines), 3),
     }

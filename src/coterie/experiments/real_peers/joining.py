@@ -182,6 +182,8 @@ def _peer(
         journal=Journal(plan.state, earlier=settings.checkpoints),
         pace=_pace(settings),
         in_step=settings.mode == "synchronous",
+        alone=settings.alone,
+        quorum=settings.quorum,
         staleness=settings.staleness,
         withheld=node.withheld(experiment.batchnorm == "local"),
         sign=lambda message: Identity.load(plan.folder).sign(message),

@@ -32,6 +32,7 @@ class Records:
             "gradient_steps": report.gradient_steps,
             "samples_seen": report.samples_seen,
             "skipped": report.skipped,
+            "alone": report.alone,
         }
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

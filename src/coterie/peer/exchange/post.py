@@ -51,11 +51,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What an exchange left: the inbox, what it is read from, and whether others are ahead of this peer."""
+    """What an exchange left: the inbox, what it is read from, and whether others are ahead of this peer.
+
+    awaited: how many others should have sent something. heard: how many did.
+    """
 
     inbox: Inbox
     delivered: Sequence[Delivered] = ()
     late: bool = False
+    awaited: int = 0
+    heard: int = 0
 
 
 @dataclass
@@ -97,7 +102,8 @@ class Post:
         payload = without(exchange.payload, self.withheld)
         receivers, expected = self._receivers(exchange, at), self._expected(exchange, at)
         if exchange.sealed:
-            return Exchanged(await self._sealed(payload, receivers, expected or [], at))
+            inbox = await self._sealed(payload, receivers, expected or [], at)
+            return Exchanged(inbox, awaited=len(expected or []), heard=int(inbox.count[0]))
         body = encode_tree(payload)
         check = exchange.check or Sized(payload)
         wanted = Wanted(shape_of(payload), len(body), exchange.conserved, check)
@@ -118,7 +124,7 @@ class Post:
         if not exchange.conserved:
             delivered = self._of_members(delivered)
         inbox = self._inbox(delivered, sent, payload, wanted, at, unreached)
-        return Exchanged(inbox, delivered, sent.late)
+        return Exchanged(inbox, delivered, sent.late, len(expected or []), len(delivered))
 
     def _of_members(self, delivered: list[Delivered]) -> list[Delivered]:
         """Without what those sent who were removed from the roster since."""

@@ -50,6 +50,13 @@ class PeerSettings(BaseModel):
     join_seconds: float = Field(
         default=120.0, ge=0, le=10**6, description="how long to wait for all others at the start"
     )
+    alone: bool = Field(
+        default=False,
+        description="whether this peer learns on when nobody else is there, after its first round",
+    )
+    quorum: int = Field(
+        default=0, ge=0, le=10**6, description="how many others are enough to go on after a restart; 0: all"
+    )
     metrics: str = Field(
         default="127.0.0.1:0", description="loopback host:port of /metrics; empty: none; port 0: any"
     )

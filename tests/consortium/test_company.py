@@ -1,0 +1,132 @@
+"""Alone after a restart, or when all others vanish: waiting, never a silence, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lying import QUICK
+from peers_in_memory import Size, World
+
+from coterie.errors import PeerError
+from coterie.testing import Cut, Faults, run_virtually
+
+SIZE = Size(peers=3, rounds=8, samples=6)
+
+
+def world(folder: Path, **settings: Any) -> World:
+    return World("d-psgd", folder, SIZE, **{"pace": QUICK, "alone": False, "busy": 1.0, **settings})
+
+
+async def power_failure(peers: World, after: float, apart: float) -> None:
+    """All crash at once, and boot one after the other; then all play to the end."""
+    for number in range(peers.nodes):
+        peers.start(number)
+    await asyncio.sleep(after)
+    for number in range(peers.nodes):
+        await peers.crash(number)
+    for number in range(peers.nodes):
+        peers.start(number)
+        await asyncio.sleep(apart)
+    await asyncio.gather(*peers.tasks.values())
+
+
+def test_after_a_power_failure_the_first_waits_for_the_others(tmp_path: Path) -> None:
+    peers = world(tmp_path)
+    run_virtually(power_failure(peers, after=3.0, apart=12.0))
+    for number, peer in peers.peers_by_number.items():
+        assert peer.journal.round == SIZE.rounds
+        assert peer.metrics.alone == 0
+        assert not any(report.alone for report in peers.reports[number])
+        assert sum(report.skipped for report in peers.reports[number]) == 0
+
+
+def test_a_quorum_is_enough_after_a_restart(tmp_path: Path) -> None:
+    """The third never comes back, and the two others do not wait for it."""
+    peers = world(tmp_path)
+    plain = peers._peer
+
+    def made(number: int) -> Any:
+        peer = plain(number)
+        peer.quorum = 1
+        peer.__post_init__()
+        return peer
+
+    peers._peer = made  # type: ignore[method-assign]
+
+    async def main() -> float:
+        for number in range(3):
+            peers.start(number)
+        await asyncio.sleep(3.0)
+        for number in range(3):
+            await peers.crash(number)
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(peers.start(0), peers.start(1))
+        return asyncio.get_running_loop().time() - began
+
+    assert run_virtually(main()) < QUICK.join
+    assert [peers.peers_by_number[number].journal.round for number in (0, 1)] == [SIZE.rounds] * 2
+
+
+def test_nobody_plays_on_alone_unless_it_was_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    peers = world(tmp_path)
+
+    async def main() -> None:
+        for number in range(3):
+            peers.start(number)
+        await asyncio.sleep(3.0)
+        for number in (1, 2):
+            await peers.crash(number)
+        with pytest.raises(PeerError, match="none of the 2 members of the roster answered in 30 s"):
+            await peers.tasks[0]
+
+    run_virtually(main())
+    first = peers.peers_by_number[0]
+    assert first.journal.round < SIZE.rounds
+    assert first.metrics.alone <= 1, "the round in which they vanished"
+    assert any(text.startswith("nobody else is there: waiting 30 s") for text in caplog.messages)
+
+
+def test_a_cut_that_ends_is_waited_for(tmp_path: Path) -> None:
+    """Two peers lose sight of each other: both wait, and go on together."""
+    cut = Faults(cut=Cut({"peer-0"}, start=3.0, seconds=20.0))
+    peers = World("d-psgd", tmp_path, Size(2, 8, 6), faults=cut, pace=QUICK, alone=False, busy=1.0)
+    run_virtually(peers.play())
+    for peer in peers.peers_by_number.values():
+        assert peer.journal.round == 8
+        assert peer.metrics.alone <= 1
+
+
+def test_who_may_be_alone_is_and_counts_it(tmp_path: Path) -> None:
+    peers = world(tmp_path, alone=True)
+
+    async def main() -> None:
+        for number in range(3):
+            peers.start(number)
+        await asyncio.sleep(3.0)
+        for number in (1, 2):
+            await peers.crash(number)
+        await peers.tasks[0]
+
+    run_virtually(main())
+    first = peers.peers_by_number[0]
+    assert first.journal.round == SIZE.rounds
+    alone = [report.round for report in peers.reports[0] if report.alone]
+    assert first.metrics.alone == len(alone) >= 4
+    assert alone == list(range(alone[0], SIZE.rounds)), "from when the others vanished"
+
+
+def test_the_last_of_all_finishes_by_itself(tmp_path: Path) -> None:
+    """At their own pace the others may be done long before: nobody will come back."""
+    peers = world(tmp_path, in_step=False)
+    slow = peers._work
+
+    async def work(task: Any) -> Any:
+        await asyncio.sleep(20.0 if asyncio.current_task() is peers.tasks[2] else 0.0)
+        return await slow(task)
+
+    peers._work = work  # type: ignore[method-assign]
+    run_virtually(peers.play())
+    assert [peer.journal.round for peer in peers.peers_by_number.values()] == [SIZE.rounds] * 3
