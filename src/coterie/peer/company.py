@@ -58,12 +58,17 @@ class Company:
 
         Who has finished does not come back: the last rounds of the slowest are its own.
         """
-        if self.waiting.alone or not self.others or self._alive() or self._all_finished():
+        if self.waiting.alone or not self.nobody:
             return
         _log.warning("nobody else is there: waiting %g s before round %d", self.waiting.seconds, round)
         await self._until(lambda: bool(self._alive()))
         if not self._alive():
             raise PeerError(self._nobody())
+
+    @property
+    def nobody(self) -> bool:
+        """Whether there are others, of whom none is there, and not because all have finished."""
+        return bool(self.others) and not self._alive() and not self._all_finished()
 
     def ahead(self, round: int, last: int) -> int:
         """The round to go on with, so as to meet the others: `round`, or a later one, at most `last`.

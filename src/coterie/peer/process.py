@@ -50,7 +50,7 @@ from coterie.peer.network.messages import (
     Whereabouts,
 )
 from coterie.peer.suspicion import Suspicion
-from coterie.peer.turn import Measured, Turn, Work, in_thread
+from coterie.peer.turn import Measured, Turn, Work, own_thread
 from coterie.protocol import Algorithm
 from coterie.topology import Topology
 
@@ -82,7 +82,7 @@ class RoundReport:
     gradient_steps: int = 0  # mini-batches of local work
     samples_seen: int = 0  # in these mini-batches
     skipped: int = 0  # rounds that the others played without this peer since its last one
-    alone: bool = False  # nobody else was heard, although somebody should have been
+    alone: bool = False  # nobody else was there, although somebody should have been heard
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Peer:
     sign: Sign | None = None
     verify: Verify | None = None
     evaluates: Callable[[int], bool] = lambda round: True
-    work: Work = in_thread
+    work: Work = field(default_factory=own_thread)
     observer: Callable[[RoundReport], None] | None = None
 
     state: Any = None  # None: not loaded yet
@@ -349,9 +349,8 @@ class Peer:
         return str(number) if member is None else member.name
 
     def _was_alone(self, turn: Turn) -> bool:
-        """Whether nobody was heard in a round that should have brought something."""
-        waited = self.in_step or not any(map(self.membership.alive, self.roster()))
-        return bool(self.node.online[0]) and turn.awaited > 0 and not turn.came and waited
+        """Whether a round that should have brought something was played while nobody else was there."""
+        return turn.awaited > 0 and not turn.came and self.company.nobody
 
     def _reported(
         self, round: int, seconds: float, scores: Measured, skipped: int, alone: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -27,9 +28,14 @@ VALIDATION = "validation_"  # before the name of a metric: on the peer's own val
 _MOST_EXCHANGES = 1_000_000
 
 
-async def in_thread(task: Callable[[], Any]) -> Any:
-    """As `Work`: in a thread of its own."""
-    return await asyncio.to_thread(task)
+def own_thread() -> Work:
+    """Work in a thread of its own: names that are looked up slowly, in asyncio's threads, do not delay it."""
+    threads = ThreadPoolExecutor(1, thread_name_prefix="training")
+
+    async def work(task: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, task)
+
+    return work
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 from real_peers import SLOW_MODEL, Swarm, experiment, same_as_simulated
 from rich.console import Console
 
-from coterie.cli.peer.display import headline, neighbours
+from coterie.cli.peer.display import Display, headline, neighbours
 from coterie.peer.exchange.committed import committed_rounds
 from coterie.peer.watch.standing import Neighbour, Standing
 
@@ -53,6 +53,8 @@ def test_stopped_in_the_middle_and_started_again_gives_the_same_numbers(
         assert again.exit_code == 0, again.stderr
         assert again.stderr == f"peer-0 has finished its {table_rounds} rounds already\n"
         assert json.loads(again.stdout)["accuracy"] == swarm.records(0)[-1]["accuracy"]
+        assert json.loads(again.stdout)["alone"] == 0
+        assert coterie("peer", "status", "--dir", str(swarm.place(0))).exit_code == 0, "it has finished"
 
 
 def test_status_of_a_running_peer_which_cannot_run_twice(coterie: Command, folder: Path) -> None:
@@ -77,8 +79,34 @@ def test_status_of_a_running_peer_which_cannot_run_twice(coterie: Command, folde
         assert again.stderr.startswith("error: peer-1 is running already")
         swarm.kill(1)  # leaves monitor.json behind
         stored = coterie("peer", "status", "--dir", home)
+        assert stored.exit_code == 1, "it is down before its end"
         assert stored.stdout.startswith("peer-1 does not run; on disk:\n")
         assert f"{swarm.round(1)} of 400 rounds are finished, accuracy after local" in stored.stdout
+
+
+def test_a_round_shows_its_own_scores_or_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured some rounds ago is not today's."""
+    standing = Standing(
+        name="a",
+        number=0,
+        round=3,
+        rounds=9,
+        joined=True,
+        finished=False,
+        in_step=True,
+        uptime=1.0,
+        seconds_per_round=None,
+        scores={"after_mixing": 0.5},
+        bytes_in=0,
+        bytes_out=0,
+    )
+    display = Display()
+    display.round(1, standing, 0.25, {"after_mixing": 0.5})
+    display.round(2, standing, 0.25, {})
+    assert capsys.readouterr().err.splitlines() == [
+        "round 2/9: accuracy after mixing 0.500, 0 of 0 others alive, 0.25 s",
+        "round 3/9: accuracy -, 0 of 0 others alive, 0.25 s",
+    ]
 
 
 def test_mistakes_are_told_in_a_line(coterie: Command, folder: Path) -> None:

@@ -215,3 +215,15 @@ def test_a_hello_with_many_addresses_fits_into_a_head() -> None:
         assert len(encode_head(said)) <= LARGEST_HEAD
 
     run_virtually(main())
+
+
+def test_who_comes_back_is_told_with_how_long_it_was_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def task(membership: Membership, _: ScriptedTransport) -> None:
+        membership.heard(hello(1), PEERS[1])
+        await asyncio.sleep(3.0)
+        membership.heard(hello(1), PEERS[1])
+        await asyncio.sleep(35.0)
+        membership.heard(hello(1, round=7), PEERS[1])
+
+    play(task)
+    assert caplog.messages == ["peer-1 is back after 35 s, in round 7"]

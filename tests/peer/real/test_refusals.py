@@ -93,7 +93,8 @@ def test_a_stranger_is_refused(tmp_path: Path) -> None:
 
 def test_a_removed_member_is_no_longer_talked_to(tmp_path: Path) -> None:
     rounds = 20
-    swarm = Swarm(tmp_path, experiment(peers=3, rounds=rounds, model=slow_model(tmp_path, 0.03)))
+    table = experiment(peers=3, rounds=rounds, model=slow_model(tmp_path, 0.03))
+    swarm = Swarm(tmp_path, table, settings={"alone": True})  # who is removed goes on by itself
     joinings = [swarm.join(number) for number in range(3)]
     peer = joinings[0].peer
     taken = []

@@ -98,13 +98,15 @@ class Display:
         if self.live is not None:
             self.live.update(Group(Text(headline(standing)), neighbours(standing)), refresh=True)
 
-    def round(self, round: int, standing: Standing, seconds: float) -> None:
-        """A round is over."""
+    def round(
+        self, round: int, standing: Standing, seconds: float, measured: Mapping[str, float | None]
+    ) -> None:
+        """A round is over. measured: its own main scores by point; none, if it was not measured."""
         if self.live is not None or self.quiet:
             return
         alive = sum(one.alive for one in standing.neighbours)
         others = f"{alive} of {len(standing.neighbours)} others alive"
-        shown = scores(standing.metric.name, standing.scores)
+        shown = scores(standing.metric.name, measured)
         self.say(f"round {round + 1}/{standing.rounds}: {shown}, {others}, {seconds:.2f} s")
 
     def say(self, text: str) -> None:
@@ -120,7 +122,7 @@ class _Logged(logging.Handler):
     def __init__(self, display: Display) -> None:
         super().__init__(logging.WARNING)
         self._display = display
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
         self._display.say(self.format(record))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coterie.peer.process import RoundReport
 
 ALONE = 3
-"""The exit code of a peer that finished, but played rounds in which it heard nobody."""
+"""The exit code of a peer that finished, but played rounds while nobody else was there."""
 _REFRESH = 0.5  # seconds between two looks at the neighbours
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings.")]
@@ -58,7 +58,8 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
     display = Display(quiet)
 
     def observe(report: RoundReport) -> None:
-        display.round(report.round, standing_of(joining.peer), report.seconds)
+        standing = standing_of(joining.peer)
+        display.round(report.round, standing, report.seconds, report.scores.get(standing.metric.name, {}))
 
     joining = join(folder, observe)
     done, rounds = joining.peer.journal.round, joining.peer.rounds

@@ -40,7 +40,14 @@ def status(folder: Folder = Path(), json: Json = False) -> None:
 
 
 def _show_stored(folder: Path, running: bool, problem: str, json: bool) -> None:
+    """Exits with 1 if the peer is down before its end: health checks ask for that."""
     stored = _stored(folder)
+    _print_stored(stored, running, problem, json)
+    if not running and stored["round"] < stored["rounds"]:
+        raise typer.Exit(1)
+
+
+def _print_stored(stored: dict[str, Any], running: bool, problem: str, json: bool) -> None:
     if json:
         print_json({"running": running, **stored})
         return

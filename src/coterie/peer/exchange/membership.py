@@ -128,6 +128,9 @@ class Membership:
             position,
             hello.finished,
         )
+        away = self._age(member.number)
+        if self.suspect_after <= away < float("inf"):
+            _log.warning("%s is back after %.0f s, in round %d", member.name, away, hello.round)
         presence.seen, presence.trouble = asyncio.get_running_loop().time(), ""
         presence.position = position
         self._found(presence, hello.at)

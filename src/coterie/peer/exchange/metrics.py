@@ -21,7 +21,7 @@ class Metrics:
     implausible: Counter[str] = field(default_factory=Counter)  # by peer, what cannot be honest
     far: Counter[str] = field(default_factory=Counter)  # by peer, rounds with a model far from all others
     rounds: int = 0
-    alone: int = 0  # rounds in which nobody's payload came, although some should have
+    alone: int = 0  # rounds that were played while nobody else was there
     skipped: int = 0  # rounds that the others played without this peer
     sealed_sums: int = 0
     sealed_failures: int = 0

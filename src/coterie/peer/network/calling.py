@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.network.connection import AT_ONCE, Frames, Limits, Opening, TlsStream
@@ -246,14 +248,10 @@ class TlsTransport:
     async def _dial(self, address: str) -> socket.socket:
         """The first of the host's addresses that answers."""
         loop = asyncio.get_running_loop()
-        host, _, port = address.rpartition(":")
-        try:
-            found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        except (UnicodeError, OverflowError) as error:
-            raise OSError(f"not an address: {error}") from error
+        found = await _places(address)
         failure: OSError = OSError("the host has no address")
-        for family, kind, protocol, _, place in found:
-            sock = socket.socket(family, kind, protocol)
+        for family, place in found:
+            sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
                 async with asyncio.timeout(self._limits.handshake):
@@ -305,6 +303,27 @@ class TlsTransport:
     def _count(self, error: RefusedError, who: str) -> None:
         log.info("refused %s: %s", who, error)
         self._refused(error.reason, who)
+
+
+async def _places(address: str) -> list[tuple[socket.AddressFamily, Any]]:
+    """Where a host is. An IP address is not looked up: names may take long, and all share few threads."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    flags = socket.AI_NUMERICHOST if _is_literal(host) else 0
+    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, flags=flags)
+    try:
+        found = lookup() if flags else await asyncio.get_running_loop().run_in_executor(None, lookup)
+    except (UnicodeError, OverflowError) as error:
+        raise OSError(f"not an address: {error}") from error
+    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _in_words(error: OSError) -> str:

@@ -55,7 +55,7 @@ def _own(peer: Peer) -> Iterator[_Family]:
         help = f"{metric.title.capitalize()} on the peer's own test data, by point of the round."
         yield _gauges(metric.name, help, "point", metrics.scores.get(metric.name, {}))
     yield _counter("rounds_played", "Rounds that this process finished.", metrics.rounds)
-    yield _counter("rounds_alone", "Rounds in which nobody else was heard.", metrics.alone)
+    yield _counter("rounds_alone", "Rounds that were played while nobody else was there.", metrics.alone)
     yield _counter("rounds_skipped", "Rounds that the others played without this peer.", metrics.skipped)
     yield _counter("sealed_sums", "Secure sums that were opened.", metrics.sealed_sums)
     yield _counter("sealed_failures", "Secure sums that could not be opened.", metrics.sealed_failures)
