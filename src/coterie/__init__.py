@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from coterie.experiments.runs.observing import Observer
     from coterie.experiments.runs.running import Run
     from coterie.experiments.setup.schema import Experiment
+    from coterie.learning.tasks import Task
+    from coterie.metric import Metric
     from coterie.protocol import (
         Algorithm,
         Exchange,
@@ -50,6 +52,7 @@ _HOME = {
     "Graph": "topology",
     "Inbox": "protocol",
     "Links": "protocol",
+    "Metric": "metric",
     "ModelAlgorithm": "protocol",
     "ModelState": "protocol",
     "Node": "protocol",
@@ -58,6 +61,7 @@ _HOME = {
     "Round": "protocol",
     "Run": "experiments.runs.running",
     "Source": "data",
+    "Task": "learning.tasks",
     "Topology": "topology",
     "Training": "training",
     "average": "protocol",
@@ -85,6 +89,7 @@ __all__ = [
     "Graph",
     "Inbox",
     "Links",
+    "Metric",
     "ModelAlgorithm",
     "ModelState",
     "Node",
@@ -93,6 +98,7 @@ __all__ = [
     "Round",
     "Run",
     "Source",
+    "Task",
     "Topology",
     "Training",
     "average",

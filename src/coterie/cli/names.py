@@ -31,12 +31,14 @@ class Kind(StrEnum):
     data = "data"
     models = "models"
     partitions = "partitions"
+    tasks = "tasks"
     topologies = "topologies"
 
 
 # Nothing is imported to find out what a user's class is: its file did that.
 _KIND_BY_BASE = {
     "coterie.protocol.algorithm.Algorithm": Kind.algorithms,
+    "coterie.learning.tasks.task.Task": Kind.tasks,
     "coterie.topology.graphs.GraphKind": Kind.topologies,
     "torch.nn.modules.module.Module": Kind.models,
 }
@@ -46,7 +48,7 @@ _KIND_BY_METHOD = {"assign": Kind.partitions, "load": Kind.data}
 def list_names(
     kind: Annotated[Kind | None, typer.Argument(help="Only one kind of names.", show_default=False)] = None,
 ) -> None:
-    """List algorithms, data sets, models, partitions and topologies."""
+    """List algorithms, data sets, models, partitions, tasks and topologies."""
     for one in [kind] if kind else list(Kind):
         show(_table(one, registry_of(one)), "")
     if kind is None:

@@ -216,7 +216,7 @@ def majority_floor(record: Record, metric: str) -> float | None:
     if metric.startswith("cluster-"):
         return _cluster_value(own, record.facts["clusters"], metric.removeprefix("cluster-"))
     if metric in ("personal", "personal-after-local", "personal-after-mixing"):
-        return float(np.nanmean(own))
+        return None if np.isnan(own).all() else float(np.nanmean(own))
     return None
 
 

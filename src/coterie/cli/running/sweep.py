@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from coterie.cli.output import Csv, Exports, Json, Latex, Output, Parquet, Quiet
 from coterie.cli.problems import complain, note
 from coterie.cli.running.reproduce import Jobs, TablesOnly
 from coterie.errors import ConfigError
+from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.sweeping import (
     compared_key,
     default_folder,
@@ -82,13 +84,13 @@ def sweep(
         if asked.config is not None:
             raise ConfigError(f"name the experiment's file once: {file} or --config {asked.config}")
         asked = dataclasses.replace(asked, config=file)
-    if target is not None and not 0 < target < 1:
-        raise ConfigError(f"--target is an accuracy between 0 and 1, not {target}")
     exports = Exports(csv, parquet, latex)
     exports.check()
     cells = plan_cells(
         asked.table, [parse_axis(text) for text in over or []], seeds, partial(note, quiet=quiet)
     )
+    if target is not None:
+        _check_target(target, cells)
     if compare is not None:
         compared_key(cells, *compare)  # find out before the runs that nothing can be compared after them
     if not tables_only:  # records are enough for tables
@@ -108,3 +110,11 @@ def sweep(
         complain(unfair)
     if broken or unfair or any(one.unreadable for one in swept):
         raise typer.Exit(1)
+
+
+def _check_target(target: float, cells: Sequence[Cell]) -> None:
+    """Refuse what no accuracy can be; another metric may have any value."""
+    experiments = [cell.experiment for cell in cells]
+    accuracies = all(one.task == "classification" and not one.metrics for one in experiments)
+    if accuracies and not 0 < target < 1:
+        raise ConfigError(f"--target is an accuracy between 0 and 1, not {target}")

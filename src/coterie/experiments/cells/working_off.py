@@ -312,6 +312,8 @@ def _facts(run: Run, federation: Federation) -> dict[str, Any]:
 
 def _majority_floors(federation: Federation) -> tuple[list[float | None], float | None]:
     """How often each peer's most frequent training class is right on its own test data, and on the common."""
+    if federation.targets != "classes":
+        return [None] * federation.peers, None
     favourite = federation.label_histogram("train").argmax(1)
     test = federation.label_histogram("test").double()
     right = test.gather(1, favourite[:, None])[:, 0] / test.sum(1)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ from coterie.data.own.several import joined
 from coterie.errors import ConfigError, DataError, RunFolderError
 from coterie.experiments.real_peers.joining import experiment_of, node_of, prepare_for
 from coterie.inputs import MASK, Inputs, answer, arguments, count, each, named, shapes_of
+from coterie.learning.tasks import MeanMetric, Task, WholeMetric
 from coterie.peer.exchange.journal import Journal
 from coterie.peer.trust.settings import load_settings
 from coterie.protocol import Params
+from coterie.protocol.trees import mean_per_row
 
 _BATCH = 1024
 
@@ -34,14 +37,26 @@ class PersonalModel:
     params: Params  # without the axis of rows
     like: Inputs  # no samples, but with the shapes and types of those that it was trained on
     classes: int
+    task: Task
 
-    def probabilities(self, x: Inputs) -> Tensor:
-        """(samples, classes)"""
+    def outputs(self, x: Inputs) -> Tensor:
+        """(samples, outputs), of whose meaning the task knows."""
         self.module.eval()
         with torch.inference_mode():
             batches = (at(x, slice(first, first + _BATCH)) for first in range(0, count(x), _BATCH))
             outputs = [functional_call(self.module, self.params, *arguments(batch)) for batch in batches]
-            return torch.cat([answer(output) for output in outputs]).double().softmax(dim=1)
+            return torch.cat([answer(output) for output in outputs]).double()
+
+    def score(self, outputs: Tensor, y: Labels) -> float:
+        """The task's main metric."""
+        metric, targets = self.task.metrics[0], torch.from_numpy(y)
+        if isinstance(metric, WholeMetric):
+            return metric.of_all(y, self.task.predictions(outputs).numpy())
+        assert isinstance(metric, MeanMetric)
+        values = metric.of_samples(self.task, outputs[None], targets[None])
+        counted = self.task.counted(targets[None], torch.ones(1, len(y)))
+        mean = mean_per_row(values.double(), counted.double())
+        return float(mean if metric.finish is None else metric.finish(mean))
 
 
 def personal_model(folder: Path) -> PersonalModel:
@@ -65,14 +80,35 @@ def personal_model(folder: Path) -> PersonalModel:
         params,
         each(Tensor.cpu, at(federation.x, slice(0))),
         federation.n_classes,
+        prepared.task,
     )
+
+
+def predicted(model: PersonalModel, outputs: Tensor) -> dict[str, list[Any]]:
+    """By column: the class and its probability, labels, numbers, or the token at each position."""
+    task, said = model.task, model.task.predictions(outputs)
+    if task.targets == "tokens":
+        return {"tokens": [" ".join(map(str, row)) for row in task.decided(outputs).tolist()]}
+    if task.targets == "classes" and said.shape[1] == 1:
+        return {"class": task.decided(outputs).int().tolist(), "probability_of_1": _texts(said[:, 0])}
+    if task.targets == "classes":
+        best = said.max(dim=1)
+        return {"class": best.indices.tolist(), "probability": _texts(best.values)}
+    name = "probability" if task.targets == "labels" else "prediction"
+    places = range(said.shape[1])
+    return {name if len(places) == 1 else f"{name}_{k}": _texts(said[:, k]) for k in places}
+
+
+def _texts(values: Tensor) -> list[str]:
+    return [f"{value:.6f}" for value in values.tolist()]
 
 
 def samples_for(model: PersonalModel, path: Path) -> tuple[Inputs, Labels | None]:
     """A file's samples in the shapes and types that the model takes, and their labels if there are any."""
     single = isinstance(model.like, Tensor)
-    x, y = load_samples(path, math.prod(shapes_of(model.like)) if single else 0)  # type: ignore[arg-type]
-    if y is not None and len(y) and int(y.max()) >= model.classes:
+    x, y = load_samples(path, math.prod(shapes_of(model.like)) if single else 0, model.task.targets)  # type: ignore[arg-type]
+    whole = model.task.targets in ("classes", "tokens")
+    if whole and y is not None and len(y) and int(y.max()) >= model.classes:
         raise DataError(
             f"{path}: the label {int(y.max())}, but the model knows the classes 0 to {model.classes - 1}"
         )

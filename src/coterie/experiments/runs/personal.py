@@ -37,7 +37,7 @@ def network_of(run: Run, peer: int) -> nn.Module:
 
 
 def predict(run: Run, peer: int, x: Any) -> Tensor:
-    """What the peer's model says of samples: for classes, the probability of each."""
+    """What the peer's model says of samples: probabilities of classes or labels, or numbers."""
     module = network_of(run, peer)
     samples = _samples(x, module)
     try:
@@ -47,7 +47,7 @@ def predict(run: Run, peer: int, x: Any) -> Tensor:
         raise ConfigError(
             f"the model of peer {peer} cannot take samples of shape {shapes_of(samples)}: {reason}"
         ) from None
-    return task_of(run.experiment).answers(outputs.double())
+    return task_of(run.experiment).predictions(outputs.double())
 
 
 def _outputs(module: nn.Module, x: Inputs) -> Tensor:
