@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["coterie.peer.network", "coterie.peer.e
     from coterie.peer.network import connection, messages
 
 from coterie.errors import RefusedError
-from coterie.peer.network.messages import Hello, Parcel, Receipt, Refusal, SealStep
+from coterie.peer.network.messages import Hello, Parcel, Receipt, Refusal, SealStep, Whereabouts
 
 PAYLOAD = {
     "model": {"w": torch.ones(1, 2, 3), "b": torch.ones(1, 3, dtype=torch.float16)},
@@ -109,7 +109,14 @@ def one_input(data: bytes) -> None:
 def seeds() -> list[bytes]:
     """A valid input for each decoder: mutations of them get further than noise."""
     heads = [
-        Hello(sender="anna", number=1, digest="0" * 64, address="a:1", round=0, addresses={"bob": "b:2"}),
+        Hello(
+            sender="anna",
+            number=1,
+            digest="0" * 64,
+            at=Whereabouts(address="a:1", serial=3, proof="QUJD"),
+            round=0,
+            addresses={"bob": Whereabouts(address="b:2")},
+        ),
         Parcel(sender="anna", round=1, slot=2),
         SealStep(sender="anna", round=1, slot=2, step="mask", session="0" * 32, members=(1, 2)),
         Receipt(sender="anna"),

@@ -139,7 +139,7 @@ class LearningNode:
             loss or self.loss,
             names,
             prepare,
-            self._kept(work, {name: params[name] for name in names}) if purpose == "round" else None,
+            self._kept(work, params, names) if purpose == "round" else None,
         )
         self._check_finite(losses)
         self._count(work, chosen, purpose)
@@ -250,12 +250,13 @@ class LearningNode:
         wanted = due(self._budget(), share, max(self.round, 0), work.batches_per_step)
         return replace(work, batches=(wanted - self.work.trained).clamp(min=0))
 
-    def _kept(self, work: LocalWork, params: Params) -> Memory | None:
+    def _kept(self, work: LocalWork, params: Params, names: tuple[str, ...]) -> Memory | None:
         """What the optimiser of this call remembers from round to round; None: it starts afresh."""
         if self.training.optimizer_state == "reset":
             return None
         kept = self.memory.setdefault(work.memory, {})
-        for key, tree in empty_memory(work.update, params, self.rows).items():
+        trained = {name: params[name] for name in names}
+        for key, tree in empty_memory(work.update, trained, self.rows).items():
             kept[key] = {**tree, **kept.get(key, {})}
         return kept
 
