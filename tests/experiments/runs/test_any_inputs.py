@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,47 @@ def test_predictions_are_those_of_the_module(kind: str) -> None:
             named = dict(zip(x, one, strict=True)) if isinstance(x, dict) else {}
             logits = module(*([] if named else one), **named)[0]
             torch.testing.assert_close(found[place], logits[0].double().softmax(0), rtol=1e-5, atol=1e-6)
+
+
+class Speaker(nn.Module):
+    """The next word after each, from the mean of those before."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 6), nn.Linear(6, n_classes)
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor) -> Any:
+        heard = (self.words(tokens) * attention_mask[..., None]).cumsum(1)
+        return SimpleNamespace(logits=self.head(heard / attention_mask.cumsum(1)[..., None]))
+
+
+@pytest.mark.parametrize("executor", ["stacked", "looped"])
+def test_targets_at_each_position_of_sequences(executor: str) -> None:
+    """Perplexity by hand, of every sentence alone and without its padding."""
+    rng = np.random.default_rng(6)
+    said = [[rng.integers(0, WORDS, rng.integers(2, 8)) for _ in range(20)] for _ in range(PEERS)]
+    said[0][0][-1] = WORDS - 1  # all peers together know every word
+    pairs = [([s[:-1] for s in one], [s[1:] for s in one]) for one in said]
+    run = simulate(
+        "sequences",
+        data=[{"train": pair, "validation": pair, "test": pair} for pair in pairs],
+        model=Speaker,
+        task="next-token",
+        execution={"executor": executor},
+        splitting={},
+    )
+    assert run.metric.name == "perplexity"
+    for peer, (x, y) in enumerate(pairs):
+        net = Speaker(WORDS)
+        net.load_state_dict(run.model(peer))
+        total = torch.zeros(())
+        with torch.no_grad():
+            for words, following in zip(x, y, strict=True):
+                tokens = torch.from_numpy(words)[None]
+                logits = net(tokens, torch.ones_like(tokens)).logits[0]
+                total += nn.functional.cross_entropy(logits, torch.from_numpy(following), reduction="sum")
+        expected = (total / sum(map(len, y))).exp()
+        assert float(run.personal_scores[peer]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_a_run_on_sequences_is_resumed_with_the_same_numbers(tmp_path: Path) -> None:
