@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from coterie.errors import ConfigError
+from coterie.inputs import shapes_of
 from coterie.models import build
 
 SOURCE = '''
@@ -160,3 +161,15 @@ def test_a_function_without_a_signature_is_refused():
     net.__signature__ = "none"  # as for some functions written in C, but in every version of Python
     with pytest.raises(ConfigError, match="net in this program does not say what arguments it takes"):
         build(net, (4,), 3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ({"a": torch.ones(2, 3, 4), "b": torch.ones(2, 0)}, "cannot map inputs a 3x4, b 0 to 2 classes"),
+        ({"0": torch.ones(2, 3), "1": torch.ones(2, 0)}, "cannot map inputs 3, 0 to 2 classes"),
+    ],
+)
+def test_inputs_without_numbers_are_refused(example, said):
+    with pytest.raises(ConfigError, match=said):
+        build(nn.Linear, shapes_of(example), 2, seed=0, example=example)

@@ -90,6 +90,12 @@ def test_sequences_are_padded_to_the_longest_of_all_peers():
     assert mask[federation.test.of(1)].tolist() == np.ones((4, 3)).tolist()
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype")
+def test_nested_tensors_are_sequences():
+    nested = torch.nested.nested_tensor([torch.ones(1 + i % 3, 2) for i in range(4)])
+    assert whole(nested).x["attention_mask"][:4].sum(1).tolist() == [1, 2, 3, 1]
+
+
 def test_sequences_of_vectors_and_beside_other_inputs():
     signals = [np.full((length, 2), float(length)) for length in (1, 3, 2, 3)]
     federation = whole({"signal": signals, "table": TABLE})
@@ -136,6 +142,7 @@ def rows(x) -> list[list[float]]:
         ([[[1], [2, 3]], [[1]]] * 2, "sample 0 must be an array, or lists of equal lengths"),
         (np.array([[1], [2, 3], [4], [5]], dtype=object), "not values of type object; .*list of arrays"),
         (TOKENS.astype(complex), "must hold numbers, not values of type complex128"),
+        (np.full((4, 2), 2**63, np.uint64), "up to 9223372036854775808, beyond 9223372036854775807"),
         ({}, "x has no inputs"),
         ({"a": TOKENS, "b": TABLE[:3]}, "'b' has 3 samples, but 'a' has 4"),
         ({0: TOKENS}, "0 cannot be the name of an input"),

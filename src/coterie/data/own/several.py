@@ -154,6 +154,8 @@ def _checked_name(name: Any, where: str) -> str:
 def _part(values: Any, where: str) -> Part:
     if isinstance(values, Ragged):
         return values
+    if isinstance(values, Tensor) and values.is_nested:
+        values = list(values.unbind())
     if isinstance(values, (list, tuple)) and len({_length(item) for item in values}) > 1:
         return _ragged(values, where)
     if isinstance(values, list) and values and all(isinstance(item, Tensor) for item in values):

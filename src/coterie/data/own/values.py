@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.errors import DataError
 
+_LARGEST = np.iinfo(np.int64).max
 _FEW_CLASSES = 20  # so many may have a single sample each
 
 
@@ -23,6 +24,10 @@ def numbers(values: Any, where: str) -> Tensor:
     if array.dtype.kind not in "biuf":
         hint = "; give sequences of different lengths as a list of arrays" if array.dtype.kind == "O" else ""
         raise DataError(f"{where} must hold numbers, not values of type {array.dtype}{hint}")
+    if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
+        raise DataError(
+            f"{where} has whole numbers up to {array.max()}, beyond {_LARGEST}; pass real numbers"
+        )
     kept = {"b": np.bool_, "f": np.float32}.get(array.dtype.kind, np.int64)
     if array.dtype == np.uint8:
         kept = np.uint8

@@ -176,16 +176,8 @@ def read_features(table: Any, columns: list[str]) -> Raw:
         return torch.from_numpy(_images(table[columns[0]], columns[0]))
     if len(columns) == 1 and not is_number(table.features[columns[0]]):
         return samples(list(table[columns[0]]), f"column {columns[0]!r}", len(table))
-    return torch.from_numpy(np.stack([_numbers(table, column) for column in columns], axis=1))
-
-
-def _numbers(table: Any, column: str) -> NDArray[np.float32]:
-    try:
-        return np.asarray(table[column], dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"column {column!r} must hold numbers, not {table.features[column]} ({error})"
-        ) from error
+    values = [np.asarray(table[column], dtype=np.float32) for column in columns]
+    return torch.from_numpy(np.stack(values, axis=1))
 
 
 def _values(table: Any, column: str) -> NDArray[Any]:
