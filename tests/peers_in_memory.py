@@ -49,6 +49,7 @@ def simulated(world: World) -> tuple[Params, dict[str, Tensor], list[RoundRecord
         executor=Executor("looped", module, Workers(1)),
         seed=3,
         rounds=world.rounds,
+        keep_best=world.keep_best,
         sealing="quantised",  # as between real peers: nobody learns a sum of one
     )
     records = [simulation.step(evaluate=True) for _ in range(world.rounds)]

@@ -100,6 +100,19 @@ def test_an_optimiser_s_memory_is_where_the_models_are(
     simulation.step()
 
 
+def test_best_models_are_where_the_models_are(
+    workers: dict[int, Workers], elsewhere: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = Training(batch_size=4, clip=0.0)
+    simulation = simulated_elsewhere("d-psgd", how, workers, elsewhere, monkeypatch, keep_best=True)
+    node = simulation.blocks[0].node
+    assert node.best is not None
+    node.recall(node.remembered())
+    simulation.step()
+    assert all(value.device == ELSEWHERE for value in node.best.params.values())
+    assert node.best.worth.device == torch.device("cpu")
+
+
 @pytest.mark.parametrize("name", [name for name in algorithms if name not in NEED_NUMBERS])
 def test_rounds_of_models_elsewhere(
     name: str,
@@ -131,6 +144,7 @@ def simulated_elsewhere(
     elsewhere: Callable[[Tensor], Tensor],
     monkeypatch: pytest.MonkeyPatch,
     named: str | None = None,  # what the forward of a Sequential calls its argument
+    keep_best: bool = False,
 ) -> Simulation:
     """After two rounds."""
     initial = LearningNode.initial
@@ -143,6 +157,7 @@ def simulated_elsewhere(
         module=net,
         topology=topology_for(algorithm),
         training=training,
+        keep_best=keep_best,
         executor=Executor("stacked", net, workers[1]),
         seed=1,
         rounds=2,

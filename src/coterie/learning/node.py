@@ -23,12 +23,37 @@ from coterie.learning.tasks import CLASSIFICATION, MeanMetric, Task, WholeMetric
 from coterie.learning.updates import Memory, empty_memory
 from coterie.models import Parts, model_tree
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
-from coterie.protocol.trees import Params
+from coterie.protocol.trees import Params, where_rows
 from coterie.randomness import Stream, shared_stream, stream
 from coterie.topology import Graph
 from coterie.training import Training
 
+_BEST = "best model"  # among what a node remembers; no optimiser is called so
 _SHOWN = 5  # peers that an error names
+
+
+@dataclass(frozen=True)
+class BestModels:
+    """Each row's model with the best score so far; the latest for rows without a score."""
+
+    params: Params
+    worth: Tensor  # (rows,) the higher the better; NaN without a score
+
+    def or_better(self, other: BestModels) -> BestModels:
+        better = other.worth.isnan() | (other.worth > self.worth)
+        worth = torch.where(better, other.worth, self.worth)
+        return BestModels(where_rows(better, other.params, self.params), worth)
+
+    def tensors(self) -> dict[str, Tensor]:
+        params = {f"{_BEST}/params/{name}": value for name, value in self.params.items()}
+        return {**params, f"{_BEST}/worth/rows": self.worth}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], device: torch.device) -> BestModels | None:
+        """What `tensors` gave before, if that is among these."""
+        prefix = f"{_BEST}/params/"
+        params = {n.removeprefix(prefix): v.to(device) for n, v in tensors.items() if n.startswith(prefix)}
+        return cls(params, tensors[f"{_BEST}/worth/rows"].cpu()) if params else None
 
 
 @dataclass
@@ -60,6 +85,7 @@ class LearningNode:
     recorded: dict[str, Tensor] = field(default_factory=dict)
     train_loss: Tensor = field(default_factory=lambda: torch.empty(0))
     memory: dict[str, Memory] = field(default_factory=dict)  # of each optimiser, where it is kept over rounds
+    best: BestModels | None = None  # where each row's best model is kept
 
     def __post_init__(self) -> None:
         self.loss = loss_of(self.task, self.training, self.federation)
@@ -267,15 +293,28 @@ class LearningNode:
             for whose, memory in self.memory.items()
             for key, tree in memory.items()
             for name, value in tree.items()
-        }
+        } | ({} if self.best is None else self.best.tensors())
 
     def recall(self, remembered: Mapping[str, Tensor]) -> None:
         """Go on with what `remembered` gave before."""
-        self.memory = {}
+        self.memory, self.best = {}, BestModels.of(remembered, self.federation.device)
         for place, value in remembered.items():
             whose, key, name = place.split("/", 2)
+            if whose == _BEST:
+                continue
             memory = self.memory.setdefault(whose, {})
             memory.setdefault(key, {})[name] = value.to(self.federation.device)
+
+    def keep_best(self, params: Params, validation: Scores) -> None:
+        """Remember each row's model, if it scores better on the row's validation data than those before."""
+        main = self.task.metrics[0]
+        scores = validation.metrics[main.name]
+        now = BestModels(params, scores if main.higher_is_better else -scores)
+        self.best = now if self.best is None else self.best.or_better(now)
+
+    def best_or(self, latest: Params) -> Params:
+        """Each row's best model, where it is kept; else the latest."""
+        return latest if self.best is None else self.best.params
 
     def _count(self, work: LocalWork, rows: Tensor, purpose: Purpose) -> None:
         """What is only measured and then dropped is nobody's training."""

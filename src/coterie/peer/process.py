@@ -115,6 +115,7 @@ class Peer:
     sign: Sign | None = None
     verify: Verify | None = None
     evaluates: Callable[[int], bool] = lambda round: True
+    keep_best: bool = False  # its model is its best so far by validation data
     work: Work = field(default_factory=own_thread)
     observer: Callable[[RoundReport], None] | None = None
 
@@ -364,7 +365,7 @@ class Peer:
     def _turn(self, round: int) -> Turn:
         self._begin_node(round)
         repeated = self.journal.begun() == round
-        return Turn(round, self.algorithm, self.node, self.post, self.work, repeated)
+        return Turn(round, self.algorithm, self.node, self.post, self.work, repeated, self.keep_best)
 
     def _note(self, turn: Turn, seconds: float, scores: Measured) -> None:
         """For whoever looks on: learned weights, or else equal ones for those whose payloads were used."""

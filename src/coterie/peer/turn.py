@@ -51,6 +51,7 @@ class Turn:
     post: Post
     work: Work
     repeated: bool = False
+    keep_best: bool = False  # remember the best model so far by validation data
 
     late: bool = False  # a receiver said that this round is over
     awaited: int = 0  # messages that should have come
@@ -96,15 +97,17 @@ class Turn:
 
     def _measured(self, state: Any) -> Measured:
         shown = {point: self.node.shown.get(point) or self.algorithm.personal(state) for point in POINTS}
-        names = [metric.name for metric in self.node.task.metrics]
         measured: Measured = {}
         for split, prefix in (("test", ""), ("validation", VALIDATION)):
-            if split == "test" or int(self.node.federation.validation.sizes[0]):
-                scores = {point: self.node.evaluate(params, split).metrics for point, params in shown.items()}
-                for name in names:
-                    measured[prefix + name] = {
-                        point: float(found[name][0]) for point, found in scores.items()
-                    }
+            if split == "validation" and not int(self.node.federation.validation.sizes[0]):
+                continue
+            scores = {point: self.node.evaluate(params, split) for point, params in shown.items()}
+            for name in (metric.name for metric in self.node.task.metrics):
+                by_point = {point: float(found.metrics[name][0]) for point, found in scores.items()}
+                measured[prefix + name] = by_point
+            if self.keep_best and split == "validation":
+                own = self.algorithm.facts.measured
+                self.node.keep_best(shown[own], scores[own])
         return measured
 
     def _tidy(self) -> None:

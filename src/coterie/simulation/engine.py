@@ -112,6 +112,7 @@ class Simulation:
 
     shared: patterns of what travels of a model; empty: whatever the algorithm sends.
     sealing: how sealed exchanges are added up.
+    keep_best: each peer's model is its best so far by validation data, where it is measured.
     shards: how to cut the nodes into blocks; one block of all nodes is fastest.
     architectures: nodes that have another network than `module`; they are in blocks of their own.
     """
@@ -128,6 +129,7 @@ class Simulation:
     local_buffers: bool = False
     shared: str = ""
     sealing: SealingKind = "plain"
+    keep_best: bool = False
     shards: Sequence[Tensor] | None = None
     architectures: Sequence[HostedNetwork] = ()
     task: Task = CLASSIFICATION
@@ -199,7 +201,7 @@ class Simulation:
     def _personal(self, blocks: list[_Block]) -> tuple[Tensor, Params]:
         """Ids, sorted, and models of the peers in blocks with the same network; the hub is left out."""
         ids = torch.cat([block.node.ids for block in blocks])
-        trees = [self.algorithm.personal(block.state) for block in blocks]
+        trees = [block.node.best_or(self.algorithm.personal(block.state)) for block in blocks]
         if len(blocks) == 1 and bool((ids.diff() > 0).all()):  # as they are, without a copy
             count = int((ids < self.federation.peers).sum())
             return ids[:count], {name: value[:count] for name, value in trees[0].items()}
@@ -244,6 +246,8 @@ class Simulation:
                 known[same] = params, self._scores(block.node, params, with_global)
             for split, scores in known[same][1].items():
                 found.setdefault(split, []).append(scores)
+            if self.keep_best and point == self.algorithm.facts.measured:
+                block.node.keep_best(params, known[same][1]["validation"])
         metrics = {split: self._metrics(scores) for split, scores in found.items()}
         losses = {split: self._gather([one.loss for one in scores]) for split, scores in found.items()}
         validation = metrics.get("validation", {})

@@ -143,6 +143,7 @@ class MemoryPeers:
     training: Training = field(default_factory=lambda: Training(epochs=1, batch_size=5, lr=0.1))
     in_step: bool = True
     alone: bool = True
+    keep_best: bool = False
     busy: float = 0.0
 
     def __post_init__(self) -> None:
@@ -221,6 +222,7 @@ class MemoryPeers:
             pace=self.pace,
             in_step=self.in_step,
             alone=self.alone,
+            keep_best=self.keep_best,
             work=self._work,
             observer=self.reports[number].append,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,13 @@ from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import Display, scores
 from coterie.cli.problems import note
 from coterie.errors import DamagedRunError, RunFailedError, RunFolderError
-from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_of, last_scores
+from coterie.experiments.real_peers.peer_records import (
+    RECORDS_FILE,
+    Records,
+    last_of,
+    main_metric,
+    until_best,
+)
 from coterie.peer.trust.settings import load_settings
 from coterie.peer.turn import VALIDATION
 from coterie.peer.watch.monitoring import running
@@ -121,16 +128,20 @@ def _report(joining: Joining, json: bool, quiet: bool) -> None:
 
 
 def _result(joining: Joining) -> dict[str, Any]:
-    """Scores of the last measured round; traffic of this process, rounds of all."""
+    """Scores of the last measured round, or of the best model; traffic of this process, rounds of all."""
     peer, lines = joining.peer, Records(joining.folder / RECORDS_FILE).read()
-    metric, last = last_scores(lines)
+    metric = main_metric(lines)
+    reported: Sequence[Mapping[str, Any]] = lines
+    if joining.experiment.stopping.keep == "best":
+        higher = peer.node.task.metrics[0].higher_is_better
+        reported = until_best(lines, peer.algorithm.facts.measured, higher)
     return {
         "name": peer.name,
         "number": peer.number,
         "rounds": peer.journal.round,
         "metric": metric,
-        metric: last,
-        f"{VALIDATION}{metric}": last_of(lines, f"{VALIDATION}{metric}"),
+        metric: last_of(reported, metric),
+        f"{VALIDATION}{metric}": last_of(reported, f"{VALIDATION}{metric}"),
         "gradient_steps": sum(line.get("gradient_steps", 0) for line in lines),
         "samples_seen": sum(line.get("samples_seen", 0) for line in lines),
         "bytes_in": sum(peer.metrics.bytes_in.values()),

@@ -189,6 +189,7 @@ def _peer(
         sign=lambda message: Identity.load(plan.folder).sign(message),
         verify=plan.roster.verify,
         evaluates=experiment.evaluates,
+        keep_best=experiment.stopping.keep == "best",
         observer=observer,
         metrics=metrics,
     )
@@ -275,6 +276,11 @@ def _check(experiment: Experiment, prepared: Prepared, settings: PeerSettings, r
         raise ConfigError("the roster is empty; add the cards of the others with: coterie peer trust CARD")
     if missing:  # a member that was removed, or has not joined yet, is absent
         _log.warning("the roster lacks the cards of number %s", ", ".join(map(str, sorted(missing))))
+    if experiment.stopping.patience is not None:
+        raise ConfigError(
+            "stopping.patience needs the mean validation score of all peers, which no real peer knows: leave "
+            "it out; stopping.keep = 'best' lets each peer keep its own best model"
+        )
     if settings.mode == "free" and not prepared.algorithm.facts.free_running:
         raise ConfigError(
             f"algorithm {experiment.algorithm!r} needs rounds in step; set mode = 'synchronous' in peer.toml"

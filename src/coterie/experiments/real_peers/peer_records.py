@@ -67,6 +67,22 @@ def last_scores(lines: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, floa
     return name, last_of(lines, name)
 
 
+def until_best(
+    lines: Sequence[Mapping[str, Any]], point: str, higher_is_better: bool
+) -> Sequence[Mapping[str, Any]]:
+    """The rounds up to the one with the best validation score at this point of a round, the first of equals.
+
+    All of them if there are no such scores.
+    """
+    column = f"validation_{main_metric(lines)}"
+    scores = [(line.get(column) or {}).get(point) for line in lines]
+    known = {number: float(score) for number, score in enumerate(scores) if score is not None}
+    if not known:
+        return lines
+    best = max(known, key=lambda number: known[number] if higher_is_better else -known[number])
+    return lines[: best + 1]
+
+
 def last_of(lines: Sequence[Mapping[str, Any]], column: str) -> dict[str, float]:
     """By point of the round, when it was last measured."""
     return next((dict(line[column]) for line in reversed(lines) if line.get(column)), {})

@@ -71,7 +71,9 @@ def personal_model(folder: Path) -> PersonalModel:
     node, journal = node_of(experiment, prepared, settings.number), Journal(folder / "state")
     node.begin(-1, prepared.topology.graph(0), torch.ones(1, dtype=torch.bool))
     state = journal.read(prepared.algorithm.init(node))
-    params = {name: value[0].cpu() for name, value in prepared.algorithm.personal(state).items()}
+    node.recall(journal.remembered())
+    reported = node.best_or(prepared.algorithm.personal(state))
+    params = {name: value[0].cpu() for name, value in reported.items()}
     federation = prepared.federation
     return PersonalModel(
         settings.name,

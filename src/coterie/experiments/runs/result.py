@@ -55,6 +55,7 @@ def result_of(
         "names": list(names) or None,
         "rounds": rounds,
         "stopped": stopped,
+        "reported": experiment.stopping.keep,
         "seed": experiment.seed,
         "work": experiment.training.work,
         "point": point,

@@ -17,6 +17,7 @@ from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
 from coterie.experiments.runs.records import GLOBAL, VALIDATION, History, distribution
 from coterie.experiments.runs.result import result_of
+from coterie.experiments.runs.stopping import best_measurements, may_stop, reason_to_stop, reported
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
@@ -84,8 +85,17 @@ class Run:
 
     @property
     def personal_scores(self) -> Tensor:
-        """(peers,) the main metric in the last round, at the algorithm's own point."""
-        return self.scores_over_time()[-1]
+        """(peers,) the main metric in the last round, or of each peer's best model, at its own point."""
+        self.scores_over_time()  # says what is wrong if nothing was measured
+        scores = self._reported(self.metric.name, self.point)
+        assert scores is not None
+        return scores
+
+    def _reported(self, column: str, point: str) -> Tensor | None:
+        """When last measured, or where each peer's best model was (`stopping.keep`)."""
+        if self.experiment.stopping.keep == "last" or not self.history.measurements:
+            return self.history.last(column, point)
+        return reported(self.history, column, point, best_measurements(self.history, self.metric, self.point))
 
     def scores_over_time(self, metric: str | None = None, point: Point | None = None) -> Tensor:
         """(measured rounds, peers) of the main metric or another; the rounds are `history.rounds`."""
@@ -99,8 +109,11 @@ class Run:
 
     @property
     def personal_accuracy(self) -> Tensor:
-        """(peers,) in the last round, at the algorithm's own point."""
-        return self.accuracy_over_time()[-1]
+        """(peers,) in the last round, or of each peer's best model, at the algorithm's own point."""
+        self.accuracy_over_time()  # says what is wrong if there is none
+        accuracy = self._reported("accuracy", self.point)
+        assert accuracy is not None
+        return accuracy
 
     def accuracy_over_time(self, point: Point | None = None) -> Tensor:
         """(measured rounds, peers); the rounds are `history.rounds`."""
@@ -197,9 +210,9 @@ class Run:
             rounds=len(self.history.seconds),
             point=self.point,
             metric=self.metric,
-            scores={point: self.history.last(self.metric.name, point) for point in POINTS},
-            on_common=self.history.last(f"{GLOBAL}{self.metric.name}", self.point),
-            validation={p: self.history.last(f"{VALIDATION}{self.metric.name}", p) for p in POINTS},
+            scores={point: self._reported(self.metric.name, point) for point in POINTS},
+            on_common=self._reported(f"{GLOBAL}{self.metric.name}", self.point),
+            validation={p: self._reported(f"{VALIDATION}{self.metric.name}", p) for p in POINTS},
             bytes_sent=self.totals.bytes_sent,
             work=self.history.work,
             own_cluster_share=self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
@@ -340,6 +353,7 @@ class _Runner:
             local_buffers=e.batchnorm == "local",
             shared=e.shared,
             sealing=e.execution.sealing,
+            keep_best=e.stopping.keep == "best",
             architectures=[
                 HostedNetwork(
                     torch.tensor(other.peers),
@@ -350,20 +364,21 @@ class _Runner:
         )
 
     def _step_to_end(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
-        """All rounds that are left, unless an observer ends the run before."""
-        stopped = None if folder is None else folder.stopped()
+        """All rounds that are left, unless an observer or the validation data end the run before."""
+        stopped = (None if folder is None else folder.stopped()) or self._impatience(history)
         for observer in self.observers:
             observer.begin(self.experiment, history)
         saved = time.monotonic()
         while simulation.round < self.experiment.rounds and stopped is None:
-            record = self._step(simulation)
+            record = self._step(simulation, history)
             history.add(record)
             if folder is not None:
                 folder.records.append(record)
                 if self._is_last(simulation) or time.monotonic() - saved >= self._seconds_between_saves:
                     self._save(simulation, folder)
                     saved = time.monotonic()
-            stopped = reason_to_end([observer.round(record, history) for observer in self.observers])
+            answers = [observer.round(record, history) for observer in self.observers]
+            stopped = reason_to_end([*answers, self._impatience(history)])
             if stopped is not None and folder is not None:
                 self._save(simulation, folder)
         finished = self._finished(simulation, history, folder, stopped)
@@ -371,9 +386,20 @@ class _Runner:
             observer.end(finished)
         return finished
 
-    def _step(self, simulation: Simulation) -> RoundRecord:
-        number, e = simulation.round, self.experiment
-        return simulation.step(evaluate=e.evaluates(number), evaluate_global=e.evaluates_globally(number))
+    def _step(self, simulation: Simulation, history: History) -> RoundRecord:
+        """What is asked for in the last round is measured in every one that may turn out to be reported."""
+        number, e, (metric, point) = simulation.round, self.experiment, self._decisive
+        reported = e.stopping.keep == "best" or may_stop(history, e.stopping, metric, point, number + 1)
+        globally = e.evaluates_globally(number) or (reported and e.evaluates_globally(e.rounds - 1))
+        return simulation.step(evaluate=e.evaluates(number), evaluate_global=globally)
+
+    @property
+    def _decisive(self) -> tuple[Metric, Point]:
+        """The metric and the point of a round whose validation scores decide."""
+        return self.prepared.task.metrics[0], self.prepared.algorithm.facts.measured
+
+    def _impatience(self, history: History) -> str | None:
+        return reason_to_stop(history, self.experiment.stopping, *self._decisive)
 
     def _is_last(self, simulation: Simulation) -> bool:
         return simulation.round == self.experiment.rounds

@@ -84,6 +84,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
         )
     _check_task(experiment, algorithm, task, federation)
     federation = with_false_labels(experiment, federation)
+    _check_stopping(experiment, federation)
     federation, module, other_networks = _networks(experiment, objects, federation, task)
     _check_networks(experiment, algorithm, federation, module, other_networks)
     augmented = Augmented.named(experiment.training.augment)
@@ -104,6 +105,14 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
             return _module(experiment, objects, federation, task, tried, seed, other_of.get(node))
 
     return Prepared(experiment, algorithm, federation, module, topology, task, own, other_networks)
+
+
+def _check_stopping(experiment: Experiment, federation: Federation) -> None:
+    if experiment.stopping.validates and not bool(federation.validation.sizes.any()):
+        raise ConfigError(
+            "[stopping] decides by validation data, and no peer has any; set some aside with "
+            "splitting.validation = 0.2"
+        )
 
 
 def task_of(experiment: Experiment) -> Task:

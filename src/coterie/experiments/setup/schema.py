@@ -78,6 +78,30 @@ class Execution(Section):
     )
 
 
+class Stopping(Section):
+    """Early stopping by each peer's own validation data; test data have no say."""
+
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="end the run when the mean validation score has not improved for so many rounds",
+    )
+    min_improvement: float = Field(
+        default=0.0,
+        ge=0,
+        description="what counts as an improvement of the mean validation score: more than this",
+    )
+    keep: Literal["last", "best"] = Field(
+        default="last",
+        description="the model of each peer that is reported and saved: that of the last round, or the one "
+        "with the best score on the peer's own validation data",
+    )
+
+    @property
+    def validates(self) -> bool:
+        return self.patience is not None or self.keep == "best"
+
+
 class Faults(Section):
     """What goes wrong on purpose."""
 
@@ -155,6 +179,7 @@ class Experiment(Section):
     evaluation: EvaluationPlan = EvaluationPlan()
     execution: Execution = Execution()
     faults: Faults = Faults()
+    stopping: Stopping = Stopping()
 
     def evaluates(self, round: int) -> bool:
         """Whether a round is measured: the first, the last, and every so many between."""
