@@ -139,6 +139,10 @@ attacks: Registry[Any] = Registry(
     },
 )
 
+pretrained: Registry[Any] = Registry("pretrained model", {"hf": "coterie.models.pretrained:hugging_face"})
+
+adapters: Registry[Any] = Registry("adapter", {"lora": "coterie.models.adapters:LoRA"})
+
 augmentations: Registry[Any] = Registry(
     "augmentation",
     {

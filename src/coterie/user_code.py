@@ -29,6 +29,11 @@ def is_file_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def pretrained_folder(text: str) -> str | None:
+    """The folder in `hf:FOLDER`, where a pretrained model is; None for any other text."""
+    return text.removeprefix("hf:").strip() if text.startswith("hf:") else None
+
+
 def split_reference(reference: str) -> tuple[str, str]:
     """`nets.py:Small(32)` -> ("nets.py", "Small"); the name may be missing."""
     file, name, _ = reference_parts(reference)
@@ -43,7 +48,10 @@ def reference_parts(reference: str) -> tuple[str, str, str]:
 
 
 def located(text: str, base: Path) -> str:
-    """The text with its file's path made absolute, starting from `base`; other texts are as they were."""
+    """The text with the path in it made absolute, starting from `base`; other texts are as they were."""
+    folder = pretrained_folder(text)
+    if folder is not None:
+        return f"hf:{base / Path(folder).expanduser()}"
     if not is_file_reference(text):
         return text
     file, name, arguments = reference_parts(text)
@@ -52,6 +60,9 @@ def located(text: str, base: Path) -> str:
 
 def in_short(text: str) -> str:
     """A user's own file by its name alone, for people: nets.py:Small(32); other texts are as they were."""
+    folder = pretrained_folder(text)
+    if folder is not None:
+        return f"hf:{Path(folder).name}"
     if not is_file_reference(text):
         return text
     file, name, arguments = reference_parts(text)

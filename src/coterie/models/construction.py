@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.catalogue import models
+from coterie.catalogue import adapters, models, pretrained
 from coterie.errors import ConfigError
 from coterie.inputs import Inputs, Shapes, answer, arguments, count, named
 from coterie.models.architecture import Architecture, written
 from coterie.randomness import digest
 from coterie.registry import fill, load_reference, parse_call
-from coterie.user_code import described, is_file_reference
+from coterie.user_code import described, is_file_reference, pretrained_folder
 
 
 def build(
@@ -32,23 +32,27 @@ def build(
     seed: int,
     example: Inputs | None = None,
     positions: tuple[int, ...] = (),
+    adapter: str = "",
 ) -> nn.Module:
     """Build a network for inputs of `shape` (without the batch axis); weights depend on `seed` only.
 
     `model` is a catalogue name such as `mlp` or `blend-cnn(groups=8)`, or `path/to/file.py:Name` for
-    the user's own class or function, or that class or function itself. The global random state of
-    torch is left as it was. example: samples that the network is tried with; default: one tensor of ones.
-    n_classes: how many outputs the task needs. positions: of a sequence, with outputs at each.
+    the user's own class or function, or that class or function itself; `hf:folder` is a pretrained one. The
+    global random state of torch is left as it was. example: samples that the network is tried with; default:
+    one tensor of ones. n_classes: how many outputs the task needs. positions: of a sequence, with outputs at
+    each. adapter: such as `lora(r=8)`, beside which the rest is frozen.
     """
     if example is None:
         example = torch.ones(2, *shape)
     if n_classes < 1 or any(0 in part.shape for part in named(example).values()):
         raise ConfigError(f"model {model!r}: cannot map inputs {written(shape)} to {n_classes} classes")
-    architecture, model = _architecture(model, example)
+    architecture, model = _architecture(model, example, bool(positions))
     # Layers draw their weights from torch's global CPU generator and take no other.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(digest(seed, "init") % 2**63)
         module = _construct(architecture, model, shape, n_classes)
+        if adapter:
+            module = adapters.build(adapter).adapted(module)
         _check_logits(module, model, example, (*positions, n_classes))
     return module
 
@@ -60,10 +64,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def _architecture(model: str | Callable[..., nn.Module], example: Inputs) -> tuple[Architecture, str]:
+def _architecture(
+    model: str | Callable[..., nn.Module], example: Inputs, at_each_position: bool
+) -> tuple[Architecture, str]:
     if not isinstance(model, str):
         name = getattr(model, "__name__", "model")
         return _from_factory(model, f"this program:{name}", [], {}), name
+    folder = pretrained_folder(model)
+    if folder is not None:
+        return pretrained["hf"](folder, at_each_position), model
     if is_file_reference(model):
         reference, positional, keywords = parse_call(model, "model")
         return _from_factory(load_reference(reference, "model"), reference, positional, keywords), model

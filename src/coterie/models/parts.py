@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError
 
+NEW_LAYERS = "coterie_new_layers"
+"""Attribute of a pretrained network: names of layers that begin with random weights, such as a classifier."""
 _SHOWN = 6  # names in an error
 
 
@@ -91,13 +93,13 @@ def head_names(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in names for last in linear if not last or name.startswith(f"{last}."))
 
 
-def matching(names: Iterable[str], patterns: str) -> tuple[str, ...]:
+def matching(names: Iterable[str], patterns: str, where: str = "shared") -> tuple[str, ...]:
     """The names that a text such as `lora_A|classifier` matches.
 
     A pattern stands for whole parts of a dotted name, at any place in it; `*` and `?` as in file names. After
-    an exclamation mark it takes names away, from all if it is the first.
+    an exclamation mark it takes names away, from all if it is the first. where: the setting, for errors.
     """
-    names, several = tuple(names), _split(patterns)
+    names, several = tuple(names), _split(patterns, where)
     chosen = set(names) if several[0].startswith("!") else set()
     for pattern in several:
         found = {name for name in names if _matches(name, pattern)}
@@ -105,10 +107,10 @@ def matching(names: Iterable[str], patterns: str) -> tuple[str, ...]:
     return tuple(name for name in names if name in chosen)
 
 
-def _split(patterns: str) -> list[str]:
+def _split(patterns: str, where: str = "shared") -> list[str]:
     several = [pattern for part in patterns.split("|") if (pattern := part.strip()).lstrip("!")]
     if not several:
-        raise ConfigError(f"shared {patterns!r} holds no pattern; write it as lora_A|classifier")
+        raise ConfigError(f"{where} {patterns!r} holds no pattern; write it as lora_A|classifier")
     return several
 
 

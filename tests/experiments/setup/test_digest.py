@@ -84,6 +84,8 @@ def test_any_other_value_is_another() -> None:
         {"classes": 10},
         {"batchnorm": "local"},
         {"shared": "hidden"},
+        {"adapter": "lora(r=2)"},
+        {"stopping": {"min_improvement": 0.1}},
         {"training": {"lr": 0.06}},
         {"training": {"steps": 3}},
         {"splitting": {"validation": 0.1}},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from coterie.catalogue import adapters
 from coterie.checkpoints import write_checkpoint
 from coterie.data.federation import at
 from coterie.data.own.several import joined, samples
@@ -83,7 +84,11 @@ def save(run: Run, peer: int, path: str | Path) -> Path:
     """Write the peer's weights and what they belong to in a new folder, and return it."""
     folder, weights = Path(path), run.model(peer)
     _make_new(folder)
-    write_checkpoint(folder / WEIGHTS, weights, {"format": "pt"})  # as libraries call it
+    if run.experiment.adapter:
+        alike = run.models_like(peer)
+        adapters.build(run.experiment.adapter).save(alike.module, weights, folder)
+    else:
+        write_checkpoint(folder / WEIGHTS, weights, {"format": "pt"})  # as libraries call it
     write_atomically(folder / DESCRIPTION, json.dumps(_description(run, peer), indent=2).encode() + b"\n")
     return folder
 

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.catalogue import algorithms, models, partitions, sources, tasks, topologies
+from coterie.catalogue import adapters, algorithms, models, partitions, sources, tasks, topologies
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
 from coterie.toml_tables import refuse_unknown, validate
 from coterie.training import parts_of
-from coterie.user_code import in_short, is_file_reference, located, split_reference
+from coterie.user_code import in_short, is_file_reference, located, pretrained_folder, split_reference
 
 if TYPE_CHECKING:
     from coterie.protocol import Algorithm, Facts
@@ -32,6 +32,7 @@ _NAMED: dict[str, Registry[Any]] = {
     "task": tasks,
     "data": sources,
     "model": models,
+    "adapter": adapters,
     "partition": partitions,
     "topology": topologies,
 }
@@ -188,7 +189,7 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """The table with its relative paths made absolute, starting from `base`."""
     table, base = dict(table), base.absolute()
     for key in _NAMED:
-        if is_file_reference(str(table.get(key, ""))):
+        if _is_path(str(table.get(key, ""))):
             table[key] = located(str(table[key]), base)
     training = table.get("training")
     if isinstance(training, Mapping) and "augment" in training:
@@ -210,6 +211,11 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return table
 
 
+def _is_path(text: str) -> bool:
+    """Whether a text names a file or a folder rather than an entry of a catalogue."""
+    return is_file_reference(text) or pretrained_folder(text) is not None
+
+
 def refuse_unknown_words(table: Mapping[str, Any]) -> None:
     """Fail on the first key or name that nobody knows, without importing what the others stand for."""
     refuse_unknown(table, Experiment)
@@ -217,7 +223,7 @@ def refuse_unknown_words(table: Mapping[str, Any]) -> None:
     if isinstance(table.get("models"), Mapping):
         named += [(model, models) for model in table["models"]]
     for text, registry in named:
-        if isinstance(text, str) and text and text != OWN_OBJECT and not is_file_reference(text):
+        if isinstance(text, str) and text and text != OWN_OBJECT and not _is_path(text):
             registry.require(parse_call(text, registry.kind)[0])
 
 
@@ -307,8 +313,10 @@ def _with_defaults(experiment: Experiment) -> Experiment:
     changes["topology"] = experiment.topology or ("star" if facts.hub else "full")
     experiment = experiment.model_copy(update=changes)
     for model in (experiment.model, *experiment.models):
-        if not is_file_reference(model) and model != OWN_OBJECT:
+        if not _is_path(model) and model != OWN_OBJECT:
             models.build(model)
+    if experiment.adapter:
+        adapters.build(experiment.adapter)
     dealt_out(experiment.models, experiment.peers)
     _check_names(experiment)
     if experiment.models and not facts.architectures:

@@ -22,7 +22,13 @@ from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.registry import parse_call
 from coterie.training import parts_of
-from coterie.user_code import files_behind, files_named_in, is_file_reference, split_reference
+from coterie.user_code import (
+    files_behind,
+    files_named_in,
+    is_file_reference,
+    pretrained_folder,
+    split_reference,
+)
 
 LARGE = 64 * 2**20  # bytes from which a file counts by its size and time
 _WORTH_REMEMBERING = 2**20  # bytes; below, the clock of a file system may miss a change, and reading is quick
@@ -109,8 +115,24 @@ def _files(experiment: Experiment) -> Iterator[Path]:
             code = files_behind(Path(split_reference(text)[0]).expanduser())
             yield from code
             yield from (data for file in code for data in files_named_in(file))
+    for model in (e.model, *e.models):
+        yield from files_of_pretrained(model)
     yield from _of_call(e.topology, "edges")
     yield from _of_call(e.data, "huggingface")
+
+
+def files_of_pretrained(model: str) -> list[Path]:
+    """What decides a network `hf:FOLDER`: its configuration and its weights."""
+    folder = Path(pretrained_folder(model) or "").expanduser()
+    if pretrained_folder(model) is None or not folder.is_dir():
+        return []
+    return sorted([*folder.glob("config.json"), *folder.glob("*.safetensors")])
+
+
+def digest_of_pretrained(model: str) -> str:
+    """The same on all machines."""
+    digests = [f"{file.name} {digest_of_content(file)}" for file in files_of_pretrained(model)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def _of_call(text: str, name: str) -> Iterable[Path]:

@@ -18,13 +18,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coterie.catalogue import algorithms, augmentations, models, partitions, sources, tasks, topologies
+from coterie.catalogue import (
+    adapters,
+    algorithms,
+    augmentations,
+    models,
+    partitions,
+    sources,
+    tasks,
+    topologies,
+)
 from coterie.experiments.setup.config import build_algorithm
-from coterie.experiments.setup.contents import contents, digest_of, digest_of_code
+from coterie.experiments.setup.contents import contents, digest_of, digest_of_code, digest_of_pretrained
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
 from coterie.training import parts_of
-from coterie.user_code import is_file_reference, split_reference
+from coterie.user_code import is_file_reference, pretrained_folder, split_reference
 
 _FORMAT = "coterie-experiment-1"
 _PER_MACHINE = {"data_dir", "execution", "names"}
@@ -44,6 +53,7 @@ def experiment_digest(experiment: Experiment) -> str:
     if is_file_reference(experiment.algorithm):
         table["algorithm"] = _plain(experiment.algorithm, algorithms)
     named = {"task": tasks, "data": sources, "model": models, "partition": partitions, "topology": topologies}
+    named |= {"adapter": adapters} if experiment.adapter else {}
     for key, registry in named.items():
         table[key] = _plain(table[key], registry)
     table["metrics"] = [_plain_metric(name) for name in experiment.metrics]
@@ -59,6 +69,8 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
     """`mlp`, `mlp(128)` and `mlp( hidden = 128 )` are one model."""
     if text == OWN_OBJECT:
         return text
+    if pretrained_folder(text) is not None:
+        return {"pretrained": digest_of_pretrained(text)}
     if is_file_reference(text):
         return _plain_reference(text)
     name, positional, keywords = parse_call(text, registry.kind)

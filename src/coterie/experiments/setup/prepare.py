@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -430,9 +431,17 @@ def _module(
             raise ConfigError(
                 "init 'independent' needs a model class or name, not a module that already has weights"
             )
-        model = _as_factory(model)
+        model = _as_factory(copy.deepcopy(model) if experiment.adapter else model)
     *positions, outputs = task.output_shape(federation)
-    return build(model, federation.shape, outputs, seed=seed, example=tried, positions=tuple(positions))
+    return build(
+        model,
+        federation.shape,
+        outputs,
+        seed=seed,
+        example=tried,
+        positions=tuple(positions),
+        adapter=experiment.adapter,
+    )
 
 
 def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:

@@ -135,7 +135,13 @@ class Experiment(Section):
     data_dir: str | None = Field(default=None, description="folder of data files; default: COTERIE_DATA")
     model: str = Field(
         default="",
-        description="a name of `coterie list models`, or file.py:Class; empty: what suits the data",
+        description="a name of `coterie list models`, file.py:Class, or hf:FOLDER for a pretrained one; "
+        "empty: what suits the data",
+    )
+    adapter: str = Field(
+        default="",
+        description="few parameters that train beside the model, whose own are frozen, such as "
+        "lora(r=8,alpha=16,target=query|value); empty: the model itself trains",
     )
     models: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
