@@ -38,9 +38,9 @@ class Kin(Algorithm[KinState]):
         whom     G_i <- the M reachable nodes with the least  l_ij - c s_i sqrt(ln N_i / n_ij)
         private  of G_i, those seen lately and found good (n_ij, w_ij >= 1/2) send their sum, sealed; the
                  others send their models
-        how      l_j = loss of theta_j on i's training data;   b = the least l_ij that i knows of
-                 w_j = exp(-kappa (l_j - b) / b),  0 if the untrained model does better;   w_i = 1
-                 theta- = sum_j w_j theta_j / sum_j w_j            over G_i and i; a sum counts sum_j w_ij
+        how      l_j = loss of theta_j on i's training data, which joins l_ij;  b = the least l_ij
+                 w_ij = exp(-kappa (l_ij - b) / b),  0 if the untrained model does better;  w_ii = 1
+                 theta- = sum_j w_ij theta_j / sum_j w_ij      over G_i and i; within a sum all weigh the same
         what     i uses (u-, v_i): the mixed body with its own head;  training goes on from theta-
         guarded  with validation data: the best of (u-, v_i), theta-, (theta- + theta_i) / 2 and theta_i by
                  a running mean of their losses; another takes over if it is better by the margin
