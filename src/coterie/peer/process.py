@@ -172,6 +172,7 @@ class Peer:
             lambda: self.mailbox.at,
             self.sign,
             self.verify,
+            lambda number, text: self.suspicion.accuse(number, self.journal.round, text),
         )
 
     def _post(self) -> Post:

@@ -60,6 +60,7 @@ PLAIN = {
     "rounds_skipped_total",
     "sealed_sums_total",
     "sealed_failures_total",
+    "sealed_implausible_total",
     "shares_in_doubt_total",
     "shares_returned_total",
     "shares_forgotten_total",

@@ -149,5 +149,7 @@ def _result(joining: Joining) -> dict[str, Any]:
         "refused": dict(peer.metrics.refused),
         "skipped": sum(line.get("skipped", 0) for line in lines),
         "alone": sum(line.get("alone", False) for line in lines),
+        "sealed_sums": peer.metrics.sealed_sums,
+        "sealed_failures": peer.metrics.sealed_failures + peer.metrics.sealed_implausible,
         "seconds": round(sum(line["seconds"] for line in lines), 3),
     }

@@ -25,6 +25,7 @@ class Metrics:
     skipped: int = 0  # rounds that the others played without this peer
     sealed_sums: int = 0
     sealed_failures: int = 0
+    sealed_implausible: int = 0  # sums that were opened and not used
     shares_in_doubt: int = 0
     shares_returned: int = 0
     shares_forgotten: int = 0

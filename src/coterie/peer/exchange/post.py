@@ -7,6 +7,7 @@ peer sends is settled; or when the deadline passes. Whoever is missing is not in
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -25,9 +26,11 @@ from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Parcel, Receipt, encode_tree, shape_of
 from coterie.protocol import Bundle, Exchange, Inbox, Tree
-from coterie.protocol.plausible import Sized
-from coterie.protocol.trees import flatten_row, unflatten, without
+from coterie.protocol.plausible import Check, Sized
+from coterie.protocol.trees import flatten_row, map_tree, unflatten, without
 from coterie.topology import Topology
+
+_log = logging.getLogger("coterie.peer")
 
 # Besides stale: refusals of a mailbox that also knows that it did not take the parcel before.
 _NOT_TAKEN = {"early", "disk"}
@@ -102,7 +105,8 @@ class Post:
         payload = without(exchange.payload, self.withheld)
         receivers, expected = self._receivers(exchange, at), self._expected(exchange, at)
         if exchange.sealed:
-            inbox = await self._sealed(payload, receivers, expected or [], at)
+            check = exchange.check or Sized(payload)
+            inbox = await self._sealed(payload, receivers, expected or [], at, check)
             return Exchanged(inbox, awaited=len(expected or []), heard=int(inbox.count[0]))
         body = encode_tree(payload)
         check = exchange.check or Sized(payload)
@@ -324,7 +328,9 @@ class Post:
 
     # --- sealed ----------------------------------------------------------------------------------
 
-    async def _sealed(self, payload: Tree, receivers: list[int], expected: list[int], at: Position) -> Inbox:
+    async def _sealed(
+        self, payload: Tree, receivers: list[int], expected: list[int], at: Position, check: Check
+    ) -> Inbox:
         """Ask for the sum over the expected senders, and give this row's part to those who ask for it."""
         vector, like = flatten_row(payload, 0)
         loop = asyncio.get_running_loop()
@@ -352,7 +358,15 @@ class Post:
         if found is None:
             return SummedInbox(None, 0)
         total, members = found
-        return SummedInbox(unflatten(total, like), members)
+        opened = unflatten(total, like)
+        if wrong := check(
+            map_tree(lambda leaf: leaf / members, opened)
+        ):  # as if each had an equal part in it
+            self.metrics.sealed_implausible += 1
+            names = ", ".join(map(self._name, expected))
+            _log.warning("round %d: the sum over %s is not used: %s", at.round, names, wrong)
+            return SummedInbox(None, 0)
+        return SummedInbox(opened, members)
 
 
 def _sorted_out(sends: dict[int, asyncio.Task[Outcome]]) -> Sent:

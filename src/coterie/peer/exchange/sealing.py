@@ -14,6 +14,8 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -40,18 +42,26 @@ from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.protocol import Bundle, SealedInbox, Tree
 from coterie.protocol.secure_sum import (
     FixedPoint,
+    Keys,
     PairwiseCollector,
     PairwiseMember,
     Plan,
     magnitude_exponent,
     majority,
 )
+from coterie.protocol.secure_sum.masks import KeyPair
 
 _log = logging.getLogger("coterie.peer")
 
 # By when a step must be answered, as parts of the time for the whole exchange: whoever is silent at one step
 # must not use up the time of the next.
 _DUE = {"measure": 0.5, "advertise": 0.6, "share": 0.7, "mask": 0.9, "unmask": 1.0}
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+_NOTHING = -64  # the exponent of a vector of zeros
+_WIDER = 12  # by how many powers of two a member's values may be larger than one's own
 
 
 @dataclass
@@ -79,7 +89,8 @@ class Sealing:
     """Both roles of one peer.
 
     patience: how long a step may wait for its exchange to open. sign, verify: with the peers' identities;
-    None where nobody can stand in between, as in one process.
+    None where nobody can stand in between, as in one process. blame: told of members whose answers make no
+    sense.
     """
 
     name: str
@@ -92,6 +103,7 @@ class Sealing:
     at: Callable[[], Position]
     sign: Sign | None = None
     verify: Verify | None = None
+    blame: Callable[[int, str], None] = lambda number, text: None
     _offer: _Offer | None = None
 
     # --- member ----------------------------------------------------------------------------------
@@ -179,6 +191,8 @@ class Sealing:
     def _plan(self, number: int, part: _Part, head: SealStep) -> Plan:
         if self.number not in head.members or head.exponent < part.exponent:
             raise SecureSumError("the plan leaves out this member or the range of its values")
+        if part.exponent > _NOTHING and head.exponent > part.exponent + 2 * _WIDER:
+            raise SecureSumError(f"a range of 2^{head.exponent} would round this member's values to nothing")
         if number in head.members:
             raise SecureSumError("a collector that is a member could subtract its own part from the sum")
         encoding = FixedPoint.within(head.exponent)
@@ -215,7 +229,8 @@ class Sealing:
             return await self._ask_all({n: (head, body) for n, body in bodies.items()}, due)
 
         measured = await ask(blank, dict.fromkeys(members, b""))
-        plan, exponent = _agreed(session, members, {n: head.exponent for n, (head, _) in measured.items()})
+        answered = {n: head.exponent for n, (head, _) in measured.items()}
+        plan, exponent = _agreed(session, members, self._good(answered, self._within))
         more = {"members": plan.members, "threshold": plan.threshold, "exponent": exponent}
 
         async def step(name: str, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -224,15 +239,47 @@ class Sealing:
 
         collector = PairwiseCollector(plan)
         cards = await step("advertise", dict.fromkeys(plan.members, b""))
-        collector.roster({n: Advertised.unpack(card).keys for n, card in cards.items()})
-        boxes = await step("share", dict.fromkeys(cards, pack(cards)))
-        routed = collector.route({n: unpack(body) for n, body in boxes.items()})
+        signed = partial(self._signed, head=blank, plan=plan)
+        keys = collector.roster(self._good(cards, signed))
+        cards = {n: cards[n] for n in keys}
+        boxes = self._good(
+            await step("share", dict.fromkeys(cards, pack(cards))), partial(_for_all, set(keys))
+        )
+        routed = collector.route(boxes)
         masked = await step("mask", {n: pack(letters) for n, letters in routed.items()})
         length = len(self._offer.vector) if self._offer else 0
-        survivors = collector.survivors({n: unpack_words(body, length) for n, body in masked.items()})
+        vectors = self._good(masked, lambda number, body: unpack_words(body, length))
+        survivors = collector.survivors(vectors)
         reveals = await step("unmask", dict.fromkeys(survivors, pack_survivors(survivors)))
-        total = collector.total({n: unpack_reveal(body) for n, body in reveals.items()})
+        total = collector.total(self._good(reveals, lambda number, body: unpack_reveal(body)))
         return total, len(survivors)
+
+    def _good(self, answers: Mapping[int, A], read: Callable[[int, A], B]) -> dict[int, B]:
+        """What the members answered. Whose answer makes no sense is named, and counts as silent."""
+        good = {}
+        for number, answer in answers.items():
+            try:
+                good[number] = read(number, answer)
+            except SecureSumError as error:
+                self.blame(number, str(error))
+        return good
+
+    def _within(self, number: int, exponent: int) -> int:
+        """A member's range, if it is not far beyond one's own: it would round everybody else to nothing."""
+        own = magnitude_exponent(self._offer.vector) if self._offer is not None else exponent
+        if own > _NOTHING and exponent > own + _WIDER:
+            raise SecureSumError(f"its values are within 2^{exponent}, and this peer's own within 2^{own}")
+        return exponent
+
+    def _signed(self, number: int, card: bytes, head: SealStep, plan: Plan) -> Keys:
+        """A member's keys, if it signed them for this sum and they are keys; the others would refuse them."""
+        said = Advertised.unpack(card)
+        for public in (said.keys.sealing, said.keys.masking):
+            KeyPair.fresh().agree(public, b"tried")
+        about = statement(head.round, head.slot, self.number, plan, number, said.keys)
+        if self.verify is not None and not self.verify(number, about, said.proof):
+            raise SecureSumError("its keys are not signed by it for this sum")
+        return said.keys
 
     async def _ask_all(
         self, asked: dict[int, tuple[SealStep, bytes]], until: float
@@ -309,6 +356,14 @@ async def _unless(
         return task.result()
     finally:
         task.cancel()
+
+
+def _for_all(roster: set[int], number: int, body: bytes) -> dict[int, bytes]:
+    """A member's boxes, one for every other."""
+    boxes = unpack(body)
+    if boxes.keys() != roster - {number}:
+        raise SecureSumError("it did not send shares to all others")
+    return boxes
 
 
 def _agreed(session: str, members: list[int], exponents: Mapping[int, int]) -> tuple[Plan, int]:

@@ -59,6 +59,8 @@ def _own(peer: Peer) -> Iterator[_Family]:
     yield _counter("rounds_skipped", "Rounds that the others played without this peer.", metrics.skipped)
     yield _counter("sealed_sums", "Secure sums that were opened.", metrics.sealed_sums)
     yield _counter("sealed_failures", "Secure sums that could not be opened.", metrics.sealed_failures)
+    help = "Secure sums that cannot be honest, and were not used."
+    yield _counter("sealed_implausible", help, metrics.sealed_implausible)
     yield _counter("shares_in_doubt", "Sent shares without a receipt.", metrics.shares_in_doubt)
     yield _counter("shares_returned", "Shares in doubt that came back.", metrics.shares_returned)
     yield _counter("shares_forgotten", "Shares in doubt that were given up.", metrics.shares_forgotten)

@@ -81,11 +81,24 @@ class PairwiseCollector(Collector):
         total = ring_sum(self._masked.values())
         for member in self._masked:
             seeds = {self.plan.point(a): r.seeds[member] for a, r in answers.items() if member in r.seeds}
-            add_keystream(total, combine(seeds, self.plan.threshold), subtract=True)
+            add_keystream(total, self._agreed(seeds), subtract=True)
         for member in self._sharers:
             if member not in self._masked:
                 self._add_left_behind(total, member, answers)
         return total
+
+    def _agreed(self, shares: Mapping[int, int]) -> bytes:
+        """The secret that all shares give, however they are chosen: a wrong one shows where one is to spare.
+
+        Every choice of as many shares in a row as the threshold asks for contains a wrong one, or does not;
+        two choices that differ in it give different secrets.
+        """
+        points, most = sorted(shares), self.plan.threshold
+        parts = [points[start : start + most] for start in range(max(1, len(points) - most + 1))]
+        found = {combine({point: shares[point] for point in part}, most) for part in parts}
+        if len(found) > 1:
+            raise SecureSumError("a member gave a wrong share: the sum would be nonsense, and is not opened")
+        return found.pop()
 
     def _add_left_behind(self, total: Words, member: int, answers: Mapping[int, Reveal]) -> None:
         """What a member that dropped out would have added to cancel its masks with the survivors."""
