@@ -96,6 +96,8 @@ def _table(
     metric = Metric.of(first)
     caption = f"{metric.unit} on each peer's own test data"
     caption += "" if metric.higher_is_better else f" ({metric.better})"
+    if first.get("reported") == "best":
+        caption += ", of the model that did best on its validation data"
     caption += "; *: the point its paper measures at, used for the rest"
     if seeds > 1:
         caption += "; ±: over seeds"

@@ -196,6 +196,14 @@ def test_a_swarm_reports_what_the_simulator_reports(tmp_path: Path, monkeypatch:
         assert theirs == (ours if key == "reported" else pytest.approx(ours, abs=1e-6))
 
 
+def test_the_table_says_which_models_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", "mlr", "--peers", "3", "--rounds", "2", "--set", "splitting.validation=0.3"]
+    for keep, said in (("last", False), ("best", True)):
+        done = CliRunner().invoke(app, ["run", *options, "--set", f"stopping.keep={keep}", "--no-plots"])
+        assert ("did best on its validation data" in " ".join(done.stdout.split())) is said
+
+
 @pytest.mark.parametrize("stopping", [{"patience": 2}, {"keep": "best"}])
 def test_it_needs_validation_data(stopping: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"no peer has any; set some aside with splitting.validation"):
