@@ -52,3 +52,5 @@ class Metric:
 
 
 ACCURACY = Metric("accuracy", percent=True)
+GLOBAL = "global_"  # before the name of a metric in columns and keys: on the common test set
+VALIDATION = "validation_"  # on each peer's own validation data

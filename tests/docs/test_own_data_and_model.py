@@ -1,4 +1,4 @@
-"""Every block of docs/own-data.md and docs/own-model.md is carried out, and prints what stands there."""
+"""Every block of own-data.md, own-model.md and tasks.md in docs is run, and prints what stands there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["own-data.md", "own-model.md"])
+@pytest.mark.parametrize("page", ["own-data.md", "own-model.md", "tasks.md"])
 def test_the_blocks_print_what_the_page_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,7 +44,7 @@ COMMANDS: Commands = {
     ),
     "list": (
         "coterie.cli.names:list_names",
-        "List algorithms, data sets, models, partitions and topologies.",
+        "List algorithms, data sets, models, partitions, tasks and topologies.",
     ),
     "explain": (
         "coterie.cli.names:explain",
@@ -86,7 +86,7 @@ PEER_COMMANDS: Commands = {
     ),
     "predict": (
         "coterie.cli.peer.predict:predict",
-        "Predict classes with the peer's personal model; with labels, also say how many are right.",
+        "Predict with the peer's personal model; with labels, also say how good that is.",
     ),
     "rollback": (
         "coterie.cli.peer.rollback:rollback",

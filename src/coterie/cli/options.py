@@ -32,6 +32,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "data": ("data", _option(str, "Data set: digits, mnist, ... or file.py:function.", metavar="NAME")),
     "data_dir": ("data_dir", _option(str, "Folder of data files; default: COTERIE_DATA.", metavar="DIR")),
     "model": ("model", _option(str, "Model: mlp, ... or file.py:Class.", metavar="NAME")),
+    "task": ("task", _option(str, "What is learned, such as regression.", metavar="NAME")),
     "partition": ("partition", _option(str, "Partition, such as dirichlet(0.3).", metavar="NAME")),
     "topology": ("topology", _option(str, "Topology, such as ring or edges(file).", metavar="NAME")),
     "peers": ("peers", _option(int, "Number of peers; default 20.")),
@@ -52,7 +53,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "executor": ("execution.executor", _option(str, "auto, stacked or looped.", metavar="NAME")),
     "workers": ("execution.workers", _option(int, "Worker threads; default: all cores.")),
 }
-DATA_FLAGS = ("data", "data_dir", "partition", "peers", "seed")
+DATA_FLAGS = ("task", "data", "data_dir", "partition", "peers", "seed")
 _CONFIG = Annotated[
     Path | None,
     typer.Option("--config", help="The experiment's TOML file.", metavar="FILE", show_default=False),

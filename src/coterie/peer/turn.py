@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from coterie.errors import PeerError
 from coterie.learning import LearningNode
+from coterie.metric import VALIDATION
 from coterie.peer.exchange.journal import ParcelId
 from coterie.peer.exchange.mailbox import Delivered
 from coterie.peer.exchange.membership import Position
@@ -24,7 +25,6 @@ Measured: TypeAlias = dict[str, dict[str, float]]
 """By the names of the task's metrics, the main one first, and by point of the round."""
 
 POINTS = ("after_local", "after_mixing")
-VALIDATION = "validation_"  # before the name of a metric: on the peer's own validation data
 _MOST_EXCHANGES = 1_000_000
 
 

@@ -23,8 +23,8 @@ from coterie.experiments.real_peers.peer_records import (
     main_metric,
     until_best,
 )
+from coterie.metric import VALIDATION
 from coterie.peer.trust.settings import load_settings
-from coterie.peer.turn import VALIDATION
 from coterie.peer.watch.monitoring import running
 from coterie.peer.watch.standing import standing_of
 from coterie.reporting.tables import in_bytes

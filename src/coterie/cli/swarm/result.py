@@ -11,10 +11,11 @@ from torch import Tensor
 
 from coterie.catalogue import algorithms
 from coterie.experiments.real_peers.joining import executor_of
-from coterie.experiments.runs.records import VALIDATION, WORK
+from coterie.experiments.runs.records import WORK
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.setup.prepare import task_of
 from coterie.experiments.setup.schema import Experiment
+from coterie.metric import VALIDATION
 from coterie.simulation import POINTS
 
 

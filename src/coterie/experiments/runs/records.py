@@ -30,7 +30,7 @@ from torch import Tensor
 from coterie.data import Federation
 from coterie.errors import DamagedRunError, RunFolderError
 from coterie.files import write_atomically
-from coterie.metric import Metric
+from coterie.metric import GLOBAL, VALIDATION, Metric
 from coterie.protocol import Point
 from coterie.simulation import POINTS, RoundRecord, Totals, Traffic
 
@@ -39,8 +39,6 @@ WORK = ("gradient_steps", "samples_seen")
 PEERS = "peers.csv"
 TRAINING = ("online", "train_loss", *WORK)
 TRAFFIC = ("messages", "bytes", "hub_bytes")
-GLOBAL = "global_"  # before the name of a metric: on the common test set
-VALIDATION = "validation_"  # on each peer's own validation data
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from coterie.errors import ConfigError, DamagedRunError, RunFolderError
 from coterie.experiments.runs import frames, personal
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
-from coterie.experiments.runs.records import GLOBAL, VALIDATION, History, distribution
+from coterie.experiments.runs.records import History, distribution
 from coterie.experiments.runs.result import result_of
 from coterie.experiments.runs.stopping import best_measurements, may_stop, reason_to_stop, reported
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
-from coterie.metric import ACCURACY, Metric
+from coterie.metric import ACCURACY, GLOBAL, VALIDATION, Metric
 from coterie.models import copy_of
 from coterie.protocol import Params, Point
 from coterie.registry import nearest

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.experiments.runs.records import VALIDATION, History
+from coterie.experiments.runs.records import History
 from coterie.experiments.setup.schema import Stopping
-from coterie.metric import Metric
+from coterie.metric import VALIDATION, Metric
 from coterie.protocol import Point
 
 
