@@ -14,7 +14,7 @@ WORDS, LENGTH, CLASSES, HIDDEN, LAYERS = 40, 6, 3, 8, 2
 LORA = "lora(r=2,alpha=4,target=query|value)"
 
 
-def save_tiny_model(folder: Path) -> Path:
+def save_tiny_model(folder: Path, length: int = LENGTH) -> Path:
     """An encoder with random weights and no classifier: pretrained ones have none for one's own classes."""
     config = transformers.BertConfig(
         vocab_size=WORDS,
@@ -22,11 +22,20 @@ def save_tiny_model(folder: Path) -> Path:
         num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=12,
-        max_position_embeddings=LENGTH,
+        max_position_embeddings=length,
     )
     with torch.random.fork_rng():
         torch.manual_seed(5)
         transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_tokenizer(folder: Path) -> Path:
+    """One that spells: its words are letters."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    known = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+    (folder / "vocab.txt").write_text("\n".join(known))
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     return folder
 
 
