@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from coterie.results.comparison import compare
     from coterie.results.opening import open
-    from coterie.results.sweep import sweep
+    from coterie.results.sweeping import sweep
     from coterie.topology import Graph, Topology
     from coterie.training import Training
 
@@ -75,7 +75,7 @@ _HOME = {
     "simulate": "experiments.api",
     "sources": "catalogue",
     "split": "data",
-    "sweep": "results.sweep",
+    "sweep": "results.sweeping",
     "topologies": "catalogue",
 }
 

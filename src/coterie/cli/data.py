@@ -58,7 +58,7 @@ def show(
     names = f"{in_short(experiment.data)}, {in_short(experiment.partition)}"
     title = f"{names}, {experiment.peers} peers, seed {experiment.seed}"
     show_table(data_tables.label_table(federation, title))
-    for path in exports.write([("labels", sheet_of_labels(federation, title))]):
+    for path in exports.write(sheet_of_labels(federation, title)):
         typer.echo(f"written: {path}")
     if federation.dropped:
         typer.echo(f"{federation.dropped} training samples belong to no peer")

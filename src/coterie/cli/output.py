@@ -61,12 +61,8 @@ class Exports:
                 "pip install 'coterie[frames]'"
             )
 
-    def write(self, sheets: Sequence[tuple[str, Sheet]]) -> list[Path]:
-        """sheets: the tables with their names; several stand below each other in one file."""
-        from coterie.results.exports import joined  # PyTorch
-
-        whole = joined(sheets)
-        writers = ((self.csv, whole.csv), (self.parquet, whole.parquet), (self.latex, whole.latex))
+    def write(self, sheet: Sheet) -> list[Path]:
+        writers = ((self.csv, sheet.csv), (self.parquet, sheet.parquet), (self.latex, sheet.latex))
         for path, write in writers:
             if path is not None:
                 write(path)
@@ -82,8 +78,8 @@ class Output:
     plots: bool
     exports: Exports = Exports()
 
-    def export(self, sheets: Sequence[tuple[str, Sheet]]) -> None:
-        for path in self.exports.write(sheets) if self.exports != Exports() else []:
+    def export(self, sheet: Sheet) -> None:
+        for path in self.exports.write(sheet):
             note(f"written: {path}", self.quiet)
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from coterie.errors import ConfigError, RunFolderError
-from coterie.experiments.api import objects_in, peers_of, resolve_to_simulate, say, table_of
 from coterie.experiments.cells.cell import FACTS, Cell
-from coterie.experiments.cells.sweeping import Axis, parse_axis, plan_cells
 from coterie.experiments.cells.working_off import CellRunner, Notify, ignore
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.naming import CELLS
@@ -25,7 +20,6 @@ from coterie.experiments.runs.stored import StoredRun
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
-from coterie.protocol import Algorithm
 from coterie.registry import nearest
 from coterie.reporting import comparison
 from coterie.reporting.comparison import Lines, Swept
@@ -164,87 +158,6 @@ def opened_sweep(folder: Path, objects: Objects) -> Sweep:
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
         raise RunFolderError(f"{folder / PLAN} cannot be read: {error}") from None
     return Sweep(cells, folder, objects=objects)
-
-
-def sweep(
-    over: Mapping[str, Sequence[Any]] | Sequence[str],
-    algorithm: str | Algorithm[Any] = "local",
-    data: Any = "digits",
-    model: Any = None,
-    partition: Any = None,
-    topology: Any = None,
-    peers: int | None = None,
-    rounds: int = 20,
-    seed: int = 0,
-    *,
-    seeds: int = 1,
-    out: str | Path | None = None,
-    jobs: int = 1,
-    **sections: Any,
-) -> Sweep:
-    """Run every combination of values and seeds, as `coterie sweep` does.
-
-    over: keys and their values, such as {"training.lr": [0.01, 0.1]}; or texts as on the command line.
-    algorithm, data, ..., sections: as in `coterie.simulate`, for all runs. All train equally long, unless
-        `training={"work": "own"}`.
-    out: a folder for the records, in which the same sweep goes on; default: keep nothing.
-    jobs: runs at a time, one process each; a script that asks for several needs `if __name__ == "__main__"`.
-    """
-    named = {
-        "algorithm": algorithm,
-        "data": data,
-        "model": model,
-        "partition": partition,
-        "topology": topology,
-    }
-    given = objects_in(named)
-    size = {"peers": peers if peers is not None else peers_of(data), "rounds": rounds, "seed": seed}
-
-    def make_table(other: str | None) -> dict[str, Any]:
-        chosen = named if other is None else {**named, "algorithm": other}
-        return {**table_of(chosen, sections), **size}
-
-    cells = plan_cells(make_table, _axes(over), seeds, say, check=resolve_to_simulate)
-    own = None if given == Objects() else given
-    if out is None:
-        return _swept_in_passing(cells, jobs, own)
-    folder = Path(os.fspath(out))
-    if own is not None and folder.exists() and any(folder.iterdir()):
-        raise RunFolderError(
-            f"{folder} is not empty, and nobody can tell whether its runs had the objects that you pass; "
-            "choose another folder"
-        )
-    return run_cells(cells, folder, jobs=jobs, given=own)
-
-
-def _swept_in_passing(cells: Sequence[Cell], jobs: int, given: Objects | None) -> Sweep:
-    """In a temporary folder, which lives as long as what is returned."""
-    folder = Path(tempfile.mkdtemp(prefix="coterie-sweep-"))
-    try:
-        done = run_cells(cells, folder, jobs=jobs, given=given)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(done, shutil.rmtree, folder, ignore_errors=True)
-    return done
-
-
-def _axes(over: Any) -> list[Axis]:
-    if isinstance(over, str):
-        over = [over]
-    if isinstance(over, Mapping):
-        over = [f"{key}={','.join(map(_text, values))}" for key, values in over.items()]
-    return [parse_axis(text) for text in over]
-
-
-def _text(value: Any) -> str:
-    """A value as a user writes it in TOML, names without quotes."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value)
-    except TypeError:
-        raise ConfigError(f"a sweep is over names, numbers, lists and true or false, not {value!r}") from None
 
 
 def _facts(folder: Path) -> dict[str, Any]:

@@ -285,3 +285,21 @@ def test_a_setting_is_chosen_for_each_algorithm_on_each_data(coterie: Command, s
     chosen = json.loads(sweep(coterie, small, *one).stdout)["chosen"]  # of the algorithms themselves
     assert [line["partition"] for line in chosen] == ["iid", "dirichlet(0.3)"]
     assert "chosen" not in json.loads(sweep(coterie, small, "--seeds", "2", "--json").stdout)
+
+
+def test_optuna_searches_and_says_which_data_chose(coterie: Command, small: list[str], folder: Path) -> None:
+    over = ("--over", "training.lr=log(0.01,1)", "--out", "found")
+    done = coterie("sweep", *small, *over, "--optuna", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert len(json.loads(done.stdout)["results"]) == 2
+    assert "trial 2: training.lr" in done.stderr
+    assert "best by TEST data" in done.stderr
+    assert (folder / "found" / "study.journal").is_file()
+    for options, message in (
+        (["--optuna", "0"], "greater than or equal to 1"),
+        (["--optuna", "2", "--jobs", "2"], "leave out --jobs"),
+        ([], "is a range of numbers"),
+    ):
+        refused = coterie("sweep", *small, *over, *options)
+        assert refused.exit_code == 2
+        assert message in refused.stderr

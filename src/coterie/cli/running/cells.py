@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from coterie.cli.output import Output, print_json
 from coterie.cli.problems import note
 from coterie.cli.running.progress import CellProgress
 from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.comparing import MakeTable
 from coterie.experiments.cells.paper_schema import Scale
 from coterie.experiments.cells.reproducing import Reproducible, chosen
+from coterie.experiments.cells.sweeping import once, plan_cells
 from coterie.experiments.cells.working_off import CellRunner
 from coterie.experiments.runs.naming import CELLS
 from coterie.learning import cores
@@ -21,7 +24,9 @@ from coterie.metric import Metric
 from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.tables import in_bytes, show
 from coterie.reporting.work import SIGN, said_below
+from coterie.results.exports import joined
 from coterie.results.reproduction import sheets_of
+from coterie.results.search import STUDY, parse_space, said_of_best, search
 from coterie.results.sweep import Sweep, run_cells
 
 
@@ -55,7 +60,7 @@ def reproduce_all(
             finished.append(_report_one(one, scale, cells, out, output))
     if output.json:
         print_json([reproduction_text.as_json(one) for one in finished])
-    output.export([pair for one in finished for pair in sheets_of(one)])
+    output.export(joined([pair for one in finished for pair in sheets_of(one)]))
     return finished
 
 
@@ -79,6 +84,18 @@ def _report_one(
     for path in paths:
         note(f"written: {path}", output.quiet)
     return done
+
+
+def search_and_report(
+    make_table: MakeTable, over: list[str], seeds: int, out: Path | None, trials: int, output: Output
+) -> None:
+    """Let Optuna choose the values; then the tables, as of a sweep."""
+    space, say = [parse_space(text) for text in over], partial(note, quiet=output.quiet)
+    plan = partial(plan_cells, make_table, seeds=seeds, say=once(say))
+    done = search(space, plan, out, trials=trials, say=say)
+    report_sweep(list(done.cells), done.folder, None, None, None, output)
+    say(said_of_best(done))
+    say(f"study: {done.folder / STUDY}")
 
 
 def report_sweep(
@@ -108,7 +125,7 @@ def report_sweep(
         note("note: no results.parquet; for that install polars, or pandas and pyarrow", quiet)
     else:
         note(f"written: {parquet}", quiet)
-    output.export([("sweep", done.sheet())])
+    output.export(done.sheet())
     if output.json:
         print_json(tables)
         return swept

@@ -54,7 +54,7 @@ def compare_and_show(plan: list[Planned], folder: Path, output: Output) -> Compa
     else:
         tables.show(done.table())
         _show_peers([[run.result() for run in group] for group in done.runs.values()], list(done.runs))
-    output.export([("comparison", done.sheet())])
+    output.export(done.sheet())
     print_paths(done.plot(folder) if output.plots else [], folder, output)
     return done
 

@@ -23,6 +23,7 @@ from coterie.experiments.cells.sweeping import (
     default_folder,
     parse_axis,
     plan_cells,
+    refuse_ranges,
     require_validation,
 )
 from coterie.experiments.setup.config import require_data_folder
@@ -46,6 +47,13 @@ def sweep(
         typer.Option(
             "--over", help="A key and its values, such as training.lr=0.01,0.1; repeatable.",
             metavar="KEY=V1,V2", show_default=False,
+        ),
+    ] = None,
+    optuna: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", show_default=False,
+            help="Let Optuna try N combinations; --over takes ranges: log(0.001,1), uniform(0,1), int(1,9).",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds, counted up from --seed.")] = 1,
@@ -86,6 +94,16 @@ def sweep(
         asked = dataclasses.replace(asked, config=file)
     exports = Exports(csv, parquet, latex)
     exports.check()
+    if optuna is not None:
+        unfit = {"--compare": compare, "--target": target, "--select": select, "--jobs": jobs}
+        if given := [name for name, value in {**unfit, "--tables-only": tables_only}.items() if value]:
+            raise ConfigError(f"--optuna tries one combination after the other; leave out {', '.join(given)}")
+
+        from coterie.cli.running.cells import search_and_report  # PyTorch
+
+        search_and_report(asked.table, over or [], seeds, out, optuna, Output(json, quiet, False, exports))
+        return
+    refuse_ranges(over or [])
     cells = plan_cells(
         asked.table, [parse_axis(text) for text in over or []], seeds, partial(note, quiet=quiet)
     )

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,19 @@ def parse_axis(text: str) -> Axis:
     return Axis(key.strip(), parts)
 
 
+RANGE = re.compile(r"^\s*(log|uniform|int)\s*\(([^,()]+),([^,()]+)\)\s*$")
+"""Numbers between two ends, for a search: log(0.001,1)."""
+
+
+def refuse_ranges(texts: Sequence[str]) -> None:
+    """A range has no end of values: only a search can choose among them."""
+    for text in texts:
+        if RANGE.match(text.partition("=")[2]):
+            raise ConfigError(
+                f"--over {text!r} is a range of numbers: say how many of them to try with --optuna"
+            )
+
+
 def parse_value(text: str) -> Any:
     """The value that an experiment gets: TOML, or else a number such as .5, or else a string."""
     table: dict[str, Any] = {}
@@ -105,21 +119,21 @@ def plan_cells(
         axis.refuse_unknown_words()
     if not axes and seeds == 1:
         raise ConfigError("what to sweep over? Write --over training.lr=0.01,0.1, or --seeds 3")
-    planned, once = combinations(axes, seeds, make_table), _once(say)
+    planned, say_once = combinations(axes, seeds, make_table), once(say)
     for _, table in planned:
-        give_hub_its_star(table, parse_call(str(table.get("algorithm", "local")), "algorithm")[0], once)
+        give_hub_its_star(table, parse_call(str(table.get("algorithm", "local")), "algorithm")[0], say_once)
     tables = on_the_same_data([table for _, table in planned], say)
     cells = [
         Cell(check(with_equal_work(table)), labels)
         for (labels, _), table in zip(planned, tables, strict=True)
     ]
     for cell in cells:
-        note_overruled(cell.experiment, once)
+        note_overruled(cell.experiment, say_once)
     require_distinct(cells)
     return cells
 
 
-def _once(say: Say) -> Say:
+def once(say: Say) -> Say:
     """The same is not said of many cells."""
     said: set[str] = set()
 
