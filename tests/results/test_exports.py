@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+import coterie
 from coterie.errors import ConfigError
 from coterie.reporting.intervals import Interval
 from coterie.results.exports import Column, Sheet, escaped
+from coterie.results.sheets import sheet_of_labels
 
 
 def number(mean: float, half: float | None = None) -> Interval:
@@ -65,3 +68,13 @@ def test_parquet_needs_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match=r"pip install 'coterie\[frames\]'"):
         Sheet([{"a": 1}], []).parquet(tmp_path / "t.parquet")
     assert not list(tmp_path.iterdir())
+
+
+def test_labels_that_are_numbers_are_counted_in_bins() -> None:
+    x = torch.arange(40.0)[:, None]
+    data = {"anna": (x, x[:, 0] / 7), "bob": (x, x[:, 0] / 3)}
+    federation = coterie.from_peers(data, task="regression")
+    sheet = sheet_of_labels(federation, "")
+    assert [line["name"] for line in sheet.lines] == ["anna", "bob"]
+    for line in sheet.lines:
+        assert sum(n for name, n in line.items() if name.startswith("class ")) == line["train"] == 32

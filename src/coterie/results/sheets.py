@@ -82,7 +82,7 @@ def _caption(local: Sequence[Result]) -> str:
 
 
 def sheet_of_labels(federation: Federation, caption: str) -> Sheet:
-    """A line for each peer: its cluster, its sizes, and how many training samples of each class it has."""
+    """A line for each peer: its sizes, and how many training samples of each class, or bin, it has."""
     counts = federation.label_histogram("train").tolist()
     parts = {"train": federation.train, "validation": federation.validation, "test": federation.test}
     sizes = {name: part.sizes.tolist() for name, part in parts.items() if len(part.index)}
@@ -90,7 +90,8 @@ def sheet_of_labels(federation: Federation, caption: str) -> Sheet:
     for peer, of_classes in enumerate(counts):
         cluster = {} if federation.clusters is None else {"cluster": int(federation.clusters[peer])}
         own = {name: size[peer] for name, size in sizes.items()}
-        classes = dict(zip(federation.class_names, of_classes, strict=True))
-        lines.append({"peer": peer, **cluster, **own, **{f"class {name}": n for name, n in classes.items()}})
+        groups = {f"class {name}": n for name, n in zip(federation.group_names, of_classes, strict=True)}
+        name = {"name": federation.name_of(peer)} if federation.names else {}
+        lines.append({"peer": peer, **name, **cluster, **own, **groups})
     columns = [Column(name, [str(line[name]) for line in lines]) for name in lines[0]]
     return Sheet(lines, columns, caption)

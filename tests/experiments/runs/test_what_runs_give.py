@@ -175,3 +175,25 @@ def test_a_peer_that_does_not_exist_gets_a_sentence(run: coterie.Run, peer: Any,
 def test_samples_that_cannot_be_right_get_a_sentence(run: coterie.Run, samples: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run.predict(0, samples)
+
+
+def test_peers_are_found_by_their_names(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = {
+        name: (torch.randn(30, 4, generator=generator), torch.arange(30) % 3) for name in ("ward-a", "ward-b")
+    }
+    run = coterie.simulate("d-psgd", data=data, model=nn.Linear(4, 3), topology="full", rounds=2)
+    assert run.names == ("ward-a", "ward-b")
+    x = torch.rand(3, 4, generator=generator)
+    assert torch.equal(run.predict("ward-b", x), run.predict(1, x))
+    assert json.loads((run.save("ward-b", tmp_path / "b") / "model.json").read_text())["name"] == "ward-b"
+    assert run.frame("peers", "pandas")["name"].to_list() == ["ward-a", "ward-b"] * 2
+    links = run.frame("links", "pandas")
+    assert links["sender_name"].to_list() == [run.names[sender] for sender in links["sender"]]
+    with pytest.raises(ConfigError, match="no peer 'ward-c'; did you mean ward-"):
+        run.predict("ward-c", x)
+
+
+def test_a_run_without_names_says_so(run: coterie.Run) -> None:
+    with pytest.raises(ConfigError, match="no peer 'anna'; they have numbers only"):
+        run.model("anna")

@@ -75,6 +75,8 @@ def _peers(run: Run) -> Columns:
     columns: Columns = {"round": [one.round + 1 for one, _ in every], "peer": [peer for _, peer in every]}
     if run.names:
         columns["name"] = [run.names[peer] for _, peer in every]
+    if run.names:
+        columns["name"] = [run.names[peer] for _, peer in every]
     for name in TRAINING:
         columns[name] = [_value(one.training.get(name), peer) for one, peer in every]
     for name, kind in {"online": bool, **dict.fromkeys(WORK, int)}.items():
@@ -87,9 +89,11 @@ def _peers(run: Run) -> Columns:
 def _links(run: Run) -> Columns:
     """A line for each two peers of whom one sent the other something that arrived."""
     receivers, senders = run.graph.nonzero().T.tolist()
+    named = {"sender_name": senders, "receiver_name": receivers} if run.names else {}
     return {
         "sender": senders,
         "receiver": receivers,
+        **{column: [run.names[peer] for peer in peers] for column, peers in named.items()},
         "messages": run.graph[receivers, senders].tolist(),
         "share": run.shares[receivers, senders].tolist(),
     }

@@ -30,14 +30,14 @@ _FORMAT = "coterie-model-1"
 _BATCH = 1024
 
 
-def network_of(run: Run, peer: int) -> nn.Module:
+def network_of(run: Run, peer: int | str) -> nn.Module:
     """The peer's network with its weights, ready to be used; changing it changes nothing else."""
     module = copy.deepcopy(run.models_like(peer).module)
     module.load_state_dict(run.model(peer))
     return module.eval()
 
 
-def predict(run: Run, peer: int, x: Any) -> Tensor:
+def predict(run: Run, peer: int | str, x: Any) -> Tensor:
     """What the peer's model says of samples: probabilities of classes or labels, or numbers."""
     module = network_of(run, peer)
     samples = _samples(x, module)
@@ -80,7 +80,7 @@ def _samples(x: Any, module: nn.Module) -> Inputs:
     return found
 
 
-def save(run: Run, peer: int, path: str | Path) -> Path:
+def save(run: Run, peer: int | str, path: str | Path) -> Path:
     """Write the peer's weights and what they belong to in a new folder, and return it."""
     folder, weights = Path(path), run.model(peer)
     _make_new(folder)
@@ -89,7 +89,9 @@ def save(run: Run, peer: int, path: str | Path) -> Path:
         adapters.build(run.experiment.adapter).save(alike.module, weights, folder)
     else:
         write_checkpoint(folder / WEIGHTS, weights, {"format": "pt"})  # as libraries call it
-    write_atomically(folder / DESCRIPTION, json.dumps(_description(run, peer), indent=2).encode() + b"\n")
+    write_atomically(
+        folder / DESCRIPTION, json.dumps(_description(run, run.number_of(peer)), indent=2).encode() + b"\n"
+    )
     return folder
 
 
@@ -109,6 +111,7 @@ def _description(run: Run, peer: int) -> dict[str, Any]:
         "format": _FORMAT,
         "coterie": version("coterie"),
         "peer": peer,
+        "name": run.names[peer] if run.names else None,
         "model": _model_name(run, peer),
         "algorithm": e.algorithm,
         "data": e.data,

@@ -135,15 +135,25 @@ class Run:
             raise ConfigError("peers have different models in this run; use run.model(peer) or run.trained")
         return self.trained[0]
 
-    def models_like(self, peer: int) -> PeerModels:
-        """The models of all peers that have the same network as this one."""
+    def number_of(self, peer: int | str) -> int:
+        """A peer's number, from its name or its number."""
+        if isinstance(peer, str):
+            if peer not in self.names:
+                known = nearest(peer, self.names) if self.names else "they have numbers only"
+                raise ConfigError(f"there is no peer {peer!r}; {known}")
+            return self.names.index(peer)
         if isinstance(peer, bool) or not isinstance(peer, int) or not 0 <= peer < self.peers:
             raise ConfigError(f"there is no peer {peer!r}; they have the numbers 0 to {self.peers - 1}")
-        return next(models for models in self.trained if bool((models.peers == peer).any()))
+        return peer
 
-    def model(self, peer: int) -> dict[str, Tensor]:
-        """One peer's personal model as a state dict that loads into its module."""
-        alike = self.models_like(peer)
+    def models_like(self, peer: int | str) -> PeerModels:
+        """The models of all peers that have the same network as this one."""
+        number = self.number_of(peer)
+        return next(models for models in self.trained if bool((models.peers == number).any()))
+
+    def model(self, peer: int | str) -> dict[str, Tensor]:
+        """The personal model of a peer (its number or name) as a state dict that loads into its module."""
+        alike, peer = self.models_like(peer), self.number_of(peer)
         row = int((alike.peers == peer).nonzero())
         module = copy_of(alike.module)
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
@@ -156,7 +166,7 @@ class Run:
         """Every peer's personal model, as `model`."""
         return [self.model(peer) for peer in range(self.peers)]
 
-    def predict(self, peer: int, x: Any) -> Tensor:
+    def predict(self, peer: int | str, x: Any) -> Tensor:
         """What a peer's personal model says of samples: for classes, the probability of each.
 
         x: an array or tensor whose first axis counts samples, shaped as in the data of the run; a tuple or
@@ -164,7 +174,7 @@ class Run:
         """
         return personal.predict(self, peer, x)
 
-    def save(self, peer: int, path: str | Path) -> Path:
+    def save(self, peer: int | str, path: str | Path) -> Path:
         """Write a peer's personal model in a new folder: model.safetensors, and what it is in model.json."""
         return personal.save(self, peer, path)
 
