@@ -21,7 +21,15 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_typ
 from pydantic import TypeAdapter
 
 from coterie.errors import ConfigError, CoterieError
-from coterie.user_code import described, is_file_reference, module_of, reference_parts, split_reference
+from coterie.user_code import (
+    data_file_parts,
+    described,
+    is_data_file,
+    is_file_reference,
+    module_of,
+    reference_parts,
+    split_reference,
+)
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,7 +44,10 @@ def parse_call(text: str, kind: str = "name") -> tuple[str, list[str], dict[str,
 
     The name may be `file.py:Name`.
     """
-    if is_file_reference(text):
+    if is_data_file(text):
+        name, inside = data_file_parts(text)
+        inside = inside[1:-1]
+    elif is_file_reference(text):
         file, entry, inside = reference_parts(text)
         name, inside = f"{file}:{entry}" if entry else file, inside[1:-1]
     elif (match := _CALL.match(text)) is not None:

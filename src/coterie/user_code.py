@@ -7,6 +7,7 @@ of what it imports from beside it. What a name in a file stands for, `coterie.re
 from __future__ import annotations
 
 import ast
+import glob
 import hashlib
 import importlib.util
 import re
@@ -18,10 +19,56 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 
 _DATA = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".pt", ".safetensors")
 _REFERENCE = re.compile(r"\s*(?P<file>.+?\.py)(?::(?P<name>[^:()]*))?(?P<arguments>\(.*\))?\s*", re.DOTALL)
+
+
+_DATA_FILE = re.compile(r"\s*(?P<file>[^()]+\.(?:csv|npz|parquet))\s*(?P<arguments>\(.*\))?\s*", re.DOTALL)
+
+
+def is_data_file(text: str) -> bool:
+    """Whether the text names files of the user's own data: `ward.csv(label=ill)`, `wards/*.npz`."""
+    return _DATA_FILE.fullmatch(text) is not None
+
+
+def data_file_parts(text: str) -> tuple[str, str]:
+    """`ward.csv(label=ill)` -> ("ward.csv", "(label=ill)"); the second may be empty."""
+    match = _DATA_FILE.fullmatch(text)
+    assert match is not None, "call is_data_file first"
+    return match["file"].strip(), match["arguments"] or ""
+
+
+def is_pattern(file: str) -> bool:
+    """Whether a name stands for several files, such as `wards/*.csv`."""
+    return glob.has_magic(file) and not Path(file).exists()
+
+
+def data_files(text: str) -> list[Path]:
+    """The files that a text names, by name; an error if there are none."""
+    file = data_file_parts(text)[0]
+    if not is_pattern(file):
+        if not Path(file).is_file():
+            raise DataError(f"there is no file {file}")
+        return [Path(file)]
+    found = sorted(path for path in map(Path, glob.glob(file, recursive=True)) if path.is_file())
+    if not found:
+        raise DataError(f"no file matches {file}; quote a pattern so that the shell leaves it alone")
+    return found
+
+
+def peers_in_files(paths: list[Path]) -> list[str]:
+    """The peers of several files: their names without endings; with folders where two would be alike."""
+    stems = [path.stem for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    return ["-".join(path.with_suffix("").parts[-2:]) for path in paths]
+
+
+def is_own_data(text: str) -> bool:
+    """Whether data are the user's own, in files or by code, rather than a data set of the catalogue."""
+    return is_data_file(text) or is_file_reference(text)
 
 
 def is_file_reference(text: str) -> bool:
@@ -52,6 +99,9 @@ def located(text: str, base: Path) -> str:
     folder = pretrained_folder(text)
     if folder is not None:
         return f"hf:{base / Path(folder).expanduser()}"
+    if is_data_file(text):
+        file, arguments = data_file_parts(text)
+        return f"{base / Path(file).expanduser()}{arguments}"
     if not is_file_reference(text):
         return text
     file, name, arguments = reference_parts(text)
@@ -63,6 +113,10 @@ def in_short(text: str) -> str:
     folder = pretrained_folder(text)
     if folder is not None:
         return f"hf:{Path(folder).name}"
+    if is_data_file(text):
+        file, arguments = data_file_parts(text)
+        place = f"{Path(file).parent.name}/" if is_pattern(file) else ""
+        return f"{place}{Path(file).name}{arguments}"
     if not is_file_reference(text):
         return text
     file, name, arguments = reference_parts(text)

@@ -29,8 +29,8 @@ def test_the_blocks_print_what_the_page_says(
 
 def test_the_page_shows_what_the_example_prints() -> None:
     """Its sentences; tests/examples runs it, at a smaller scale than the page."""
-    (shown,) = (
-        command for block in documents.blocks(PAGES / "own-data.md") for command in documents.commands(block)
-    )
+    found = documents.blocks(PAGES / "own-data.md")
+    commands = [command for block in found for command in documents.commands(block)]
+    (shown,) = (command for command in commands if command.arguments[0] == "python")
     text = (PAGES.parent / shown.arguments[1]).read_text(encoding="utf-8")
     assert not shown.missing_from(text)

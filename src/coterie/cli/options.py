@@ -29,7 +29,10 @@ _FLAGS: dict[str, tuple[str, Any]] = {
         "algorithm",
         _option(str, "Algorithm, such as d-psgd, random-gossip(3) or file.py:Class.", metavar="NAME"),
     ),
-    "data": ("data", _option(str, "Data set: digits, mnist, ... or file.py:function.", metavar="NAME")),
+    "data": (
+        "data",
+        _option(str, "Data: digits, mnist, ...; ward.csv, wards/*.csv; file.py:function.", metavar="NAME"),
+    ),
     "data_dir": ("data_dir", _option(str, "Folder of data files; default: COTERIE_DATA.", metavar="DIR")),
     "model": ("model", _option(str, "Model: mlp, ... or file.py:Class.", metavar="NAME")),
     "task": ("task", _option(str, "What is learned, such as regression.", metavar="NAME")),

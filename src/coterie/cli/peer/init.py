@@ -23,7 +23,7 @@ from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.names import check_name
 from coterie.peer.trust.roster import ROSTER_FILE, Roster, roster_text
 from coterie.peer.trust.settings import FIRST_PORT, SETTINGS_FILE, SHARE, PeerSettings, settings_text
-from coterie.user_code import is_file_reference, split_reference
+from coterie.user_code import data_file_parts, is_file_reference, split_reference
 
 _EXPERIMENT = """\
 # What all peers run together: everyone's copy must say the same. Simulate it first:
@@ -129,8 +129,11 @@ def _check_number(settings: PeerSettings, experiment: Path | None) -> None:
 
 
 def _note_missing_data(data: str) -> None:
-    file = Path(split_reference(data)[0] if is_file_reference(data) else data).expanduser()
-    if data != "share" and not file.is_file():
+    if data == SHARE:
+        return
+    named = split_reference(data)[0] if is_file_reference(data) else data_file_parts(data)[0]
+    file = Path(named).expanduser()
+    if not file.is_file():
         note(f"note: there is no file {file} yet")
 
 

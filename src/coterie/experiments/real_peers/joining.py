@@ -12,6 +12,7 @@ import torch
 
 from coterie.data import from_peers
 from coterie.data.own.code import call_for_data
+from coterie.data.own.files import columns_in
 from coterie.data.own.one_peer import OwnData, checked, load_own
 from coterie.data.targets import Targets, targets_of
 from coterie.errors import ConfigError, CoterieError
@@ -36,7 +37,7 @@ from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor
 from coterie.peer.watch.pages import pages_of
 from coterie.peer.watch.refusals import Refusals
 from coterie.toml_tables import load_toml
-from coterie.user_code import is_file_reference, split_reference
+from coterie.user_code import data_file_parts, is_file_reference, split_reference
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20
@@ -231,9 +232,9 @@ def executor_of(experiment: Experiment) -> ExecutorName:
 
 
 def load_peer_data(reference: str, targets: Targets = "classes") -> OwnData:
-    """What `data = "..."` in a `peer.toml` names: file.npz, file.csv or file.py:function."""
+    """What `data = "..."` in a `peer.toml` names: a file .npz, .csv or .parquet, or file.py:function."""
     if not is_file_reference(reference):
-        return load_own(reference, targets)
+        return load_own(data_file_parts(reference)[0], targets, columns_in(reference))
     file, name = split_reference(reference)
     return checked(call_for_data(reference, {}), f"{name} in {file}", targets)
 

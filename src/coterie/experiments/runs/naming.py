@@ -17,7 +17,7 @@ from coterie.errors import (
     RunFolderError,
     RunInUseError,
 )
-from coterie.user_code import is_file_reference, reference_parts
+from coterie.user_code import in_short, is_data_file, is_file_reference, reference_parts
 
 RUNS = Path("runs")
 CELLS = "cells"  # within the folder of a sweep or of reproductions: a folder for each cell
@@ -53,6 +53,8 @@ def slug(text: str) -> str:
     if is_file_reference(text):
         file, name, arguments = reference_parts(text)
         text = f"{Path(file).stem}-{name}{arguments}"
+    elif is_data_file(text):
+        text = in_short(text)
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "x"
 
 

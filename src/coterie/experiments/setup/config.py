@@ -20,7 +20,19 @@ from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, nearest, parse_call
 from coterie.toml_tables import refuse_unknown, validate
 from coterie.training import parts_of
-from coterie.user_code import in_short, is_file_reference, located, pretrained_folder, split_reference
+from coterie.user_code import (
+    data_file_parts,
+    data_files,
+    in_short,
+    is_data_file,
+    is_file_reference,
+    is_own_data,
+    is_pattern,
+    located,
+    peers_in_files,
+    pretrained_folder,
+    split_reference,
+)
 
 if TYPE_CHECKING:
     from coterie.protocol import Algorithm, Facts
@@ -61,7 +73,7 @@ def resolve_to_run(raw: Mapping[str, Any]) -> Experiment:
     experiment = resolve(raw)
     for key in ("data", "model", "partition", "topology"):
         value = getattr(experiment, key)
-        of_the_data = key == "partition" and is_file_reference(experiment.data)
+        of_the_data = key == "partition" and is_own_data(experiment.data)
         if value == OWN_OBJECT and not of_the_data:  # as in the config of a run with such data
             raise ConfigError(
                 f"{key} {OWN_OBJECT!r} stands for an object that was passed to coterie.simulate in Python; "
@@ -69,6 +81,8 @@ def resolve_to_run(raw: Mapping[str, Any]) -> Experiment:
             )
         if is_file_reference(value) and not Path(file := split_reference(value)[0]).is_file():
             raise ConfigError(f"{key} {value!r}: there is no file {file}")
+    if is_data_file(experiment.data):
+        data_files(experiment.data)
     require_data_folder(experiment)
     return experiment
 
@@ -144,7 +158,7 @@ def refuse_kept_memory(experiment: Experiment, facts: Facts) -> None:
 
 def reads_files(data: str) -> bool:
     """Whether a data set of the catalogue is read from files in the data folder."""
-    return data != OWN_OBJECT and not is_file_reference(data) and bool(sources.build(data).needs_files)
+    return data != OWN_OBJECT and not is_own_data(data) and bool(sources.build(data).needs_files)
 
 
 def build_algorithm(experiment: Experiment) -> Algorithm[Any]:
@@ -189,8 +203,9 @@ def with_absolute_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """The table with its relative paths made absolute, starting from `base`."""
     table, base = dict(table), base.absolute()
     for key in _NAMED:
-        if _is_path(str(table.get(key, ""))):
-            table[key] = located(str(table[key]), base)
+        text = str(table.get(key, ""))
+        if _is_path(text) or (key == "data" and is_data_file(text)):
+            table[key] = located(text, base)
     training = table.get("training")
     if isinstance(training, Mapping) and "augment" in training:
         parts = parts_of(str(training["augment"]))
@@ -223,20 +238,36 @@ def refuse_unknown_words(table: Mapping[str, Any]) -> None:
     if isinstance(table.get("models"), Mapping):
         named += [(model, models) for model in table["models"]]
     for text, registry in named:
-        if isinstance(text, str) and text and text != OWN_OBJECT and not _is_path(text):
+        if (
+            isinstance(text, str)
+            and text
+            and text != OWN_OBJECT
+            and not (_is_path(text) or is_own_data(text))
+        ):
             registry.require(parse_call(text, registry.kind)[0])
 
 
 def decides_peers(table: Mapping[str, Any]) -> int | None:
-    """How many peers there are, as other keys say: as many as there are names; None if none says so."""
-    names = table.get("names")
+    """How many peers there are, as other keys say: one for each name or data file; None if none says so."""
+    names = table.get("names") or _named_by_files(table)
     return len(names) if names and isinstance(names, (list, tuple)) else None
 
 
+def _named_by_files(table: Mapping[str, Any]) -> list[str]:
+    """The peers of several data files; none if the data are something else."""
+    data = str(table.get("data", ""))
+    if not is_data_file(data) or not is_pattern(data_file_parts(data)[0]):
+        return []
+    return peers_in_files(data_files(data))
+
+
 def _with_peers(table: dict[str, Any]) -> dict[str, Any]:
-    """As many peers as other keys want, unless the table says how many."""
+    """As many peers as other keys want, unless the table says how many; and the names of data files."""
+    if "peers" in table:
+        return table
+    names = table.get("names") or _named_by_files(table)
     wanted = decides_peers(table)
-    return table if "peers" in table or wanted is None else {**table, "peers": wanted}
+    return table if wanted is None else {**table, "peers": wanted, "names": names}
 
 
 def _check_names(experiment: Experiment) -> None:
@@ -303,7 +334,7 @@ def _with_defaults(experiment: Experiment) -> Experiment:
     facts = algorithm.facts  # type: ignore[attr-defined]
     build_settings(algorithm, experiment.settings, f"settings of {experiment.algorithm}")
     refuse_kept_memory(experiment, facts)
-    if is_file_reference(experiment.data) or experiment.data == OWN_OBJECT:
+    if is_own_data(experiment.data) or experiment.data == OWN_OBJECT:
         default_model, default_partition = "mlp", "iid"
     else:
         dataset = sources.build(experiment.data)

@@ -1,9 +1,9 @@
 """The files that decide an experiment's results, by their content: what changes them makes it another one.
 
 A user's Python file counts with what it imports from beside it, and with the data files that its text names,
-such as "ward.csv", beside it or in the current folder. Besides: a file of edges, and a data set's own files.
-A file counts by its bytes; from 64 MB on by its size and the time when it was changed, which reading so much
-for every run would cost more than it tells.
+such as "ward.csv", beside it or in the current folder. Besides: a file of edges, a data set's own files, and
+the data files of an experiment. A file counts by its bytes; from 64 MB on by its size and the time when it
+was changed, which reading so much for every run would cost more than it tells.
 
 The official files of a data set in the catalogue always count by their bytes, and by their place within the
 data folder, which may be moved. Only finding these needs PyTorch.
@@ -23,9 +23,12 @@ from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.registry import parse_call
 from coterie.training import parts_of
 from coterie.user_code import (
+    data_files,
     files_behind,
     files_named_in,
+    is_data_file,
     is_file_reference,
+    is_own_data,
     pretrained_folder,
     split_reference,
 )
@@ -51,7 +54,7 @@ def data_contents(experiment: Experiment) -> dict[str, str]:
 
     Empty for data that are read from none, and where the files are not there: then nothing is known of them.
     """
-    if experiment.data == OWN_OBJECT or is_file_reference(experiment.data) or not experiment.data_dir:
+    if experiment.data == OWN_OBJECT or is_own_data(experiment.data) or not experiment.data_dir:
         return {}
     dataset, folder = sources.build(experiment.data), Path(experiment.data_dir).expanduser()
     if not hasattr(dataset, "files"):
@@ -117,6 +120,8 @@ def _files(experiment: Experiment) -> Iterator[Path]:
             yield from (data for file in code for data in files_named_in(file))
     for model in (e.model, *e.models):
         yield from files_of_pretrained(model)
+    if is_data_file(e.data):
+        yield from data_files(e.data)
     yield from _of_call(e.topology, "edges")
     yield from _of_call(e.data, "huggingface")
 
@@ -137,7 +142,7 @@ def digest_of_pretrained(model: str) -> str:
 
 def _of_call(text: str, name: str) -> Iterable[Path]:
     """The file, or the files of the folder, that the first argument of a call names."""
-    if text == OWN_OBJECT or is_file_reference(text):
+    if text == OWN_OBJECT or is_own_data(text):
         return
     called, positional, keywords = parse_call(text)
     if called == name:

@@ -33,7 +33,13 @@ from coterie.experiments.setup.contents import contents, digest_of, digest_of_co
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
 from coterie.training import parts_of
-from coterie.user_code import is_file_reference, pretrained_folder, split_reference
+from coterie.user_code import (
+    data_files,
+    is_data_file,
+    is_file_reference,
+    pretrained_folder,
+    split_reference,
+)
 
 _FORMAT = "coterie-experiment-1"
 _PER_MACHINE = {"data_dir", "execution", "names"}
@@ -71,6 +77,8 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
         return text
     if pretrained_folder(text) is not None:
         return {"pretrained": digest_of_pretrained(text)}
+    if is_data_file(text):
+        return _plain_files(text)
     if is_file_reference(text):
         return _plain_reference(text)
     name, positional, keywords = parse_call(text, registry.kind)
@@ -86,6 +94,13 @@ def _plain(text: str, registry: Registry[Any]) -> Any:
 def _plain_metric(text: str) -> Any:
     """`macro-f1` and `macro_f1` are one."""
     return _plain_reference(text) if is_file_reference(text) else text.replace("-", "_").lower()
+
+
+def _plain_files(text: str) -> dict[str, Any]:
+    """The content of data files, by their names, and what is said of their columns."""
+    _, positional, keywords = parse_call(text)
+    files = {path.name: digest_of(path) for path in data_files(text)}
+    return {"files": files, "arguments": [*positional, keywords]}
 
 
 def _plain_reference(text: str) -> dict[str, Any]:

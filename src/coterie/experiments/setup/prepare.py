@@ -18,6 +18,7 @@ from coterie.catalogue import tasks
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.data.federation import example
 from coterie.data.own.code import call_for_data
+from coterie.data.own.files import load_files
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
 from coterie.experiments.setup.lying import guarded, with_false_labels
@@ -30,7 +31,7 @@ from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
 from coterie.topology import Churn, MessageLoss, Topology, make
-from coterie.user_code import is_file_reference, split_reference
+from coterie.user_code import is_data_file, is_file_reference, is_own_data, split_reference
 
 _MOST_NAMED = 10  # peers in a note
 
@@ -336,6 +337,14 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
     data = objects.data
     if data is None and is_file_reference(experiment.data):
         data = call_user_data(experiment.data, experiment.data_dir, experiment.peers, experiment.seed)
+    if data is None and is_data_file(experiment.data):
+        data = load_files(
+            experiment.data,
+            experiment.partition,
+            seed=experiment.seed,
+            n_classes=experiment.classes,
+            task=experiment.task,
+        )
     if data is None:
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
@@ -345,7 +354,11 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
     _refuse_to_split(data, experiment, objects.partition)
     if not isinstance(data, Federation):
         data = from_peers(
-            data, validation=experiment.splitting.validation, seed=experiment.seed, task=experiment.task
+            data,
+            validation=experiment.splitting.validation,
+            seed=experiment.seed,
+            n_classes=experiment.classes,
+            task=experiment.task,
         )
     return data, experiment.model_copy(update={"partition": OWN_OBJECT})
 
@@ -366,7 +379,7 @@ def _split(source: Source, experiment: Experiment, partition: Partition | None) 
 def _refuse_to_split(data: Any, experiment: Experiment, partition: Partition | None) -> None:
     """Refuse what says how samples are dealt out where the data already say whose they are."""
     harmless, unasked = {"natural", OWN_OBJECT}, {0.0}
-    if is_file_reference(experiment.data):  # filled in before anyone knew what the user's function returns
+    if is_own_data(experiment.data):  # filled in before anyone knew what the user's function returns
         harmless.add("iid")
         unasked.add(VALIDATION)
     splitting = experiment.splitting

@@ -130,7 +130,8 @@ class Experiment(Section):
         "what suits the task",
     )
     data: str = Field(
-        default="digits", description="a name of `coterie list data`, or file.py:function of (peers, seed)"
+        default="digits",
+        description="a name of `coterie list data`, data files, or file.py:function of (peers, seed)",
     )
     data_dir: str | None = Field(default=None, description="folder of data files; default: COTERIE_DATA")
     model: str = Field(

@@ -20,7 +20,7 @@ from coterie.peer.trust.names import (
     valid_address,
 )
 from coterie.registry import nearest
-from coterie.user_code import is_file_reference
+from coterie.user_code import is_own_data
 
 SETTINGS_FILE = "peer.toml"
 SHARE = "share"
@@ -41,7 +41,8 @@ class PeerSettings(BaseModel):
     experiment: str = Field(default="experiment.toml", description="the experiment's TOML file")
     data: str = Field(
         default=SHARE,
-        description="share: a part of the experiment's; or its own: file.npz, file.csv or file.py:function",
+        description="share: a part of the experiment's; or its own: a file .npz, .csv or .parquet, or "
+        "file.py:function",
     )
     mode: Literal["synchronous", "free"] = Field(
         default="synchronous", description="rounds in step with the others, or each at its own pace"
@@ -71,8 +72,8 @@ class PeerSettings(BaseModel):
     @field_validator("data")
     @classmethod
     def _data_is_share_or_file(cls, data: str) -> str:
-        if data != SHARE and not data.endswith((".npz", ".csv")) and not is_file_reference(data):
-            hint = nearest(data, [SHARE, "file.npz", "file.csv", "file.py:function"])
+        if data != SHARE and not is_own_data(data):
+            hint = nearest(data, [SHARE, "file.npz", "file.csv", "file.parquet", "file.py:function"])
             raise ValueError(f"neither share nor a file of a known kind; {hint}")
         return data
 
