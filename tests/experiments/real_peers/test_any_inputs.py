@@ -12,10 +12,12 @@ import pytest
 import torch
 
 import coterie
+from coterie.catalogue import tasks
 from coterie.cli.swarm.folders import make_folders
 from coterie.errors import DataError
 from coterie.experiments.real_peers.joining import join
 from coterie.experiments.real_peers.predicting import PersonalModel, personal_model, samples_for
+from coterie.learning.tasks import scored_by
 
 NETWORK = """\
 import torch
@@ -95,14 +97,15 @@ def test_predictions_on_a_file_are_those_of_the_simulation(
     found, labels = samples_for(model, tmp_path / "new.npz")
     assert labels is not None
     assert labels.tolist() == y.tolist()
-    torch.testing.assert_close(model.probabilities(found), simulated.predict(1, x), rtol=1e-4, atol=1e-5)
+    probabilities = model.task.predictions(model.outputs(found))
+    torch.testing.assert_close(probabilities, simulated.predict(1, x), rtol=1e-4, atol=1e-5)
     np.savez(tmp_path / "less.npz", **{"x.tokens": x["tokens"]})
     with pytest.raises(DataError, match=r"it has the inputs tokens, but .*anna takes tokens, table"):
         samples_for(personal_model(places[0]), tmp_path / "less.npz")
 
 
-def model_for(like: Any) -> PersonalModel:
-    return PersonalModel("anna", 1, torch.nn.Identity(), {}, like, 3)
+def model_for(like: Any, task: str = "classification") -> PersonalModel:
+    return PersonalModel("anna", 1, torch.nn.Identity(), {}, like, 7, tasks.build(task))
 
 
 def test_files_for_a_model_of_sequences(tmp_path: Path) -> None:
@@ -121,6 +124,23 @@ def test_files_for_a_model_of_sequences(tmp_path: Path) -> None:
     np.savez(path, x=np.ones((2, 5), int))
     with pytest.raises(DataError, match=r"its samples are 5, but the model of anna takes 4"):
         samples_for(model, path)
+
+
+def test_targets_of_shorter_sequences_are_padded_with_them(tmp_path: Path) -> None:
+    """The score is that of the positions that are there: of three, two are right."""
+
+    class Same(torch.nn.Module):
+        def forward(self, tokens: Any, attention_mask: Any) -> Any:
+            return torch.nn.functional.one_hot(tokens, 7).double()
+
+    empty = torch.zeros(0, 4, dtype=torch.int64)
+    model = model_for({"0": empty, "attention_mask": empty}, "next-token")
+    model = dataclasses.replace(model, module=Same(), task=scored_by(model.task, ["accuracy"]))
+    np.savez(tmp_path / "new.npz", x=np.array([[1, 2], [3, 0]]), y=np.array([[1, 5], [3, -100]]))
+    x, y = samples_for(model, tmp_path / "new.npz")
+    assert y is not None
+    assert y.tolist() == [[1, 5, -100, -100], [3, -100, -100, -100]]
+    assert model.score(model.outputs(x), y) == pytest.approx(2 / 3)
 
 
 def test_files_for_a_model_of_words(tmp_path: Path) -> None:

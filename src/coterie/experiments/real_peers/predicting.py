@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,6 +16,7 @@ from torch.func import functional_call
 from coterie.data.federation import at
 from coterie.data.own.one_peer import Labels, load_samples
 from coterie.data.own.several import joined
+from coterie.data.targets import PADDING
 from coterie.errors import ConfigError, DataError, RunFolderError
 from coterie.experiments.real_peers.joining import experiment_of, node_of, prepare_for
 from coterie.inputs import MASK, Inputs, answer, arguments, count, each, named, shapes_of
@@ -123,6 +125,8 @@ def samples_for(model: PersonalModel, path: Path) -> tuple[Inputs, Labels | None
             f"{', '.join(wanted)}; an .npz file holds them as x.{next(iter(wanted))} and so on"
         )
     taken = {name: _as_taken(found[name], wanted[name], model, path) for name in wanted}
+    if y is not None and model.task.targets == "tokens" and MASK in wanted:  # as long as what is predicted
+        y = np.pad(y, ((0, 0), (0, wanted[MASK].shape[1] - y.shape[1])), constant_values=PADDING)
     return (taken["0"] if single else taken), y
 
 
