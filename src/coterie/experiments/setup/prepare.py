@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,17 @@ from coterie.data.own.files import load_files
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
 from coterie.experiments.setup.lying import guarded, with_false_labels
-from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
-from coterie.inputs import Inputs, answer, arguments, each, named
-from coterie.learning import Augmented, Task, check_module, model_tree, require_precision
+from coterie.experiments.setup.networks import (
+    GivenModel,
+    OtherNetwork,
+    check_networks,
+    network,
+    networks,
+)
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
+from coterie.inputs import named
+from coterie.learning import Augmented, Task, pinned_threads, require_precision
 from coterie.learning.tasks import loss_of, scored_by
-from coterie.models import build, check_shared, find_layer, head_names, output_of
 from coterie.protocol import Algorithm
 from coterie.randomness import digest
 from coterie.registry import parse_call
@@ -43,7 +47,7 @@ class Objects:
     algorithm: Algorithm[Any] | None = None
     data: Any = None  # Federation, Source, or one data set per peer
     dealt: Federation | None = None  # what `deal` gave for this experiment before
-    model: nn.Module | Callable[..., nn.Module] | None = None
+    model: GivenModel = None
     partition: Partition | None = None
     topology: Any = None
 
@@ -62,14 +66,7 @@ class Prepared:
     other_networks: dict[str, OtherNetwork]  # than `module`, by their names in the experiment's `models`
 
 
-@dataclass(frozen=True)
-class OtherNetwork:
-    """A network that only some peers have."""
-
-    peers: list[int]
-    module: nn.Module
-
-
+@pinned_threads(1)
 def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     """Load and build; everything that can be wrong with an experiment is found here."""
     objects = objects or Objects()
@@ -87,16 +84,16 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     _check_task(experiment, algorithm, task, federation)
     federation = with_false_labels(experiment, federation)
     _check_stopping(experiment, federation)
-    federation, module, other_networks = _networks(experiment, objects, federation, task)
-    _check_networks(experiment, algorithm, federation, module, other_networks)
+    federation, module, other_networks = networks(experiment, objects.model, federation, task)
+    check_networks(experiment, algorithm, federation, module, other_networks)
     augmented = Augmented.named(experiment.training.augment)
     if augmented is not None:
         augmented.check(example(federation.x))
     device = _device(experiment.execution.device)
     require_precision(experiment.execution.precision, device)
     federation = federation.to(device)
-    for network in (module, *(other.module for other in other_networks.values())):
-        network.to(device)  # what is frozen computes there; what trains is copied there by its node
+    for one in (module, *(other.module for other in other_networks.values())):
+        one.to(device)  # what is frozen computes there; what trains is copied there by its node
     own = None
     if experiment.init == "independent":
         tried = example(federation.x)
@@ -104,7 +101,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
 
         def own(node: int) -> nn.Module:
             seed = digest(experiment.seed, "own-init", node)
-            return _module(experiment, objects, federation, task, tried, seed, other_of.get(node))
+            return network(experiment, objects.model, federation, task, tried, seed, other_of.get(node))
 
     return Prepared(experiment, algorithm, federation, module, topology, task, own, other_networks)
 
@@ -135,140 +132,6 @@ def _check_task(
     task.check(federation)
     algorithm.check_task(task)
     loss_of(task, experiment.training, federation)  # what it cannot have is refused
-
-
-def _networks(
-    experiment: Experiment, objects: Objects, federation: Federation, task: Task
-) -> tuple[Federation, nn.Module, dict[str, OtherNetwork]]:
-    """The networks, and the data in the numbers that they compute with.
-
-    Whole numbers stay whole where the networks take them, as an embedding does. A single tensor of them, such
-    as pixels, is otherwise given as real numbers.
-    """
-    tried = example(federation.x)
-    if not isinstance(tried, torch.Tensor) or tried.is_floating_point():
-        return federation, *_built(experiment, objects, federation, task, tried)
-    whole = torch.int64 if tried.dtype == torch.uint8 else tried.dtype
-    try:
-        networks, taken = _built(experiment, objects, federation, task, tried.to(whole)), whole
-    except ConfigError as error:
-        try:
-            networks, taken = _built(experiment, objects, federation, task, tried.float()), torch.float32
-        except ConfigError as other:
-            if str(other) == str(error):
-                raise
-            raise ConfigError(f"with whole numbers, {error}; with real numbers, {other}") from error
-    return dataclasses.replace(federation, x=each(lambda x: x.to(taken), federation.x)), *networks
-
-
-def _built(
-    experiment: Experiment, objects: Objects, federation: Federation, task: Task, tried: Inputs
-) -> tuple[nn.Module, dict[str, OtherNetwork]]:
-    """The network of most peers, and those that only some have."""
-    seed = experiment.seed
-    others = {
-        name: OtherNetwork(peers, _module(experiment, objects, federation, task, tried, seed, name))
-        for name, peers in dealt_out(experiment.models, experiment.peers).items()
-    }
-    return _module(experiment, objects, federation, task, tried, seed), others
-
-
-def _check_networks(
-    experiment: Experiment,
-    algorithm: Algorithm[Any],
-    federation: Federation,
-    module: nn.Module,
-    other_networks: dict[str, OtherNetwork],
-) -> None:
-    """Refuse networks that cannot be right, alone or together."""
-    networks = {name: other.module for name, other in other_networks.items()}
-    if sum(len(other.peers) for other in other_networks.values()) < experiment.peers:
-        networks = {experiment.model: module, **networks}
-    for network in networks.values():
-        check_module(network)
-    _check_parts(experiment, algorithm, networks)
-    layer = algorithm.compared_layer()
-    if layer is not None:
-        _check_layer(networks, layer, example(federation.x))
-    _check_together(networks, layer, federation.x, experiment.batchnorm)
-
-
-def _check_parts(
-    experiment: Experiment, algorithm: Algorithm[Any], networks: Mapping[str, nn.Module]
-) -> None:
-    """Refuse patterns of `shared` that match nothing, and a method that keeps a head where there is none."""
-    if experiment.shared:
-        check_shared(networks, experiment.shared)
-    elif algorithm.facts.partial:
-        for name, network in networks.items():
-            if not head_names(network):
-                raise ConfigError(
-                    f"algorithm {experiment.algorithm!r} keeps the last linear layer at home, and model "
-                    f"{name!r} has none that trains; say what travels instead, such as shared = 'lora_A'"
-                )
-
-
-def _check_layer(networks: Mapping[str, nn.Module], layer: str, tried: Inputs) -> None:
-    """Refuse a layer that some network lacks, or that is not of the same size in all."""
-    sizes: dict[str, int] = {}
-    for name, network in networks.items():
-        try:
-            sizes[name] = find_layer(network, layer, tried).features
-        except ConfigError as error:
-            raise ConfigError(f"settings.layer with model {name!r}: {error}") from None
-    if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{size} in {name!r}" for name, size in sizes.items())
-        raise ConfigError(
-            f"settings.layer {layer!r} returns different numbers of features ({shown}), which cannot be "
-            "compared; leave it out to compare logits"
-        )
-
-
-def _check_together(networks: Mapping[str, nn.Module], layer: str | None, x: Inputs, batchnorm: str) -> None:
-    """Refuse networks among which a received model could not be evaluated."""
-    for (one, a), (other, b) in combinations(networks.items(), 2):
-        if batchnorm == "local" and _buffers(a) != _buffers(b):
-            raise ConfigError(
-                "batchnorm 'local' keeps running statistics at home, without which a model of another "
-                f"architecture cannot be evaluated ({one!r}, {other!r} in models); use batchnorm 'average'"
-            )
-        if _part(a, layer, x) == _part(b, layer, x) and not _same(a, b, layer, x):
-            raise ConfigError(
-                f"models {one!r} and {other!r} have parameters of the same names and shapes but compute "
-                "different outputs, so that nobody could tell which a received model is; rename a layer"
-            )
-
-
-def _buffers(network: nn.Module) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in network.named_buffers() if value.is_floating_point()}
-
-
-def _part(network: nn.Module, layer: str | None, x: Inputs) -> dict[str, torch.Size]:
-    """Names and shapes of what the compared outputs depend on."""
-    tree = model_tree(network)
-    names = tree if layer is None else find_layer(network, layer, example(x)).needs
-    return {name: tree[name].shape for name in names}
-
-
-def _same(a: nn.Module, b: nn.Module, layer: str | None, x: Inputs) -> bool:
-    """Whether both give the same outputs when they have the same parameters."""
-    values = {name: value[0] for name, value in model_tree(a).items()}
-    batch = example(x)
-    if isinstance(batch, torch.Tensor) and batch.is_floating_point():
-        batch = torch.randn(8, *batch.shape[1:], generator=torch.Generator().manual_seed(0))
-    outputs = []
-    for network in (a, b):
-        own = {name: value for name, value in values.items() if name in model_tree(network)}
-        training = network.training
-        network.eval()
-
-        def run(network: nn.Module = network, own: dict[str, torch.Tensor] = own) -> torch.Tensor:
-            return answer(torch.func.functional_call(network, own, *arguments(batch)))
-
-        with torch.no_grad():
-            outputs.append(run() if layer is None else output_of(network, layer, run))
-        network.train(training)
-    return torch.allclose(outputs[0], outputs[1])
 
 
 def _topology(experiment: Experiment, objects: Objects) -> Topology:
@@ -317,6 +180,7 @@ def _check_topology(experiment: Experiment, algorithm: Algorithm[Any], topology:
         )
 
 
+@pinned_threads(1)
 def deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experiment]:
     """Everyone's data; and the experiment, whose partition is `own` if they belonged to peers before."""
     federation = objects.dealt
@@ -424,47 +288,6 @@ def call_user_data(reference: str, data_dir: str | None, peers: int, seed: int) 
             "be partitioned, or a list or a dict with one data set per peer"
         )
     return data
-
-
-def _module(
-    experiment: Experiment,
-    objects: Objects,
-    federation: Federation,
-    task: Task,
-    tried: Inputs,
-    seed: int,
-    other: str | None = None,
-) -> nn.Module:
-    """The network of the experiment, or that of the name `other` in its `models`. tried: on these samples."""
-    model: Any = other
-    if other is None:
-        model = experiment.model if objects.model is None else objects.model
-    if isinstance(model, nn.Module):
-        if experiment.init == "independent":
-            raise ConfigError(
-                "init 'independent' needs a model class or name, not a module that already has weights"
-            )
-        model = _as_factory(copy.deepcopy(model) if experiment.adapter else model)
-    *positions, outputs = task.output_shape(federation)
-    return build(
-        model,
-        federation.shape,
-        outputs,
-        seed=seed,
-        example=tried,
-        positions=tuple(positions),
-        adapter=experiment.adapter,
-    )
-
-
-def _as_factory(module: nn.Module) -> Callable[[], nn.Module]:
-    """A user's module as something that can be built, so that it takes the same checks."""
-
-    def given() -> nn.Module:
-        return module
-
-    given.__name__ = type(module).__name__
-    return given
 
 
 def _device(name: str) -> torch.device:
