@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coterie.errors import CoterieError
     from coterie.experiments.api import simulate
     from coterie.experiments.runs.observing import Observer
-    from coterie.experiments.runs.running import Run
+    from coterie.experiments.runs.run import Run
     from coterie.experiments.setup.schema import Experiment
     from coterie.learning.tasks import Task
     from coterie.metric import Metric
@@ -59,7 +59,7 @@ _HOME = {
     "Observer": "experiments.runs.observing",
     "Params": "protocol",
     "Round": "protocol",
-    "Run": "experiments.runs.running",
+    "Run": "experiments.runs.run",
     "Source": "data",
     "Task": "learning.tasks",
     "Topology": "topology",

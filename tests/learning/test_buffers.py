@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.errors import ConfigError
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 
 FEATURES, CLASSES, PEERS, ROUNDS = 4, 3, 6, 3
 

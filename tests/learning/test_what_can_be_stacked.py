@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 import coterie
 from coterie.errors import ConfigError
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 from coterie.learning.batched import Vmapped, model_tree
 
 SHAPE, CLASSES, PEERS = (4, 3), 3, 4

@@ -11,7 +11,7 @@ from PIL import Image
 
 import coterie
 from coterie.data import load, split
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 from coterie.reporting import plots
 from coterie.reporting.data_plots import label_histogram
 

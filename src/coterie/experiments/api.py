@@ -14,7 +14,8 @@ from coterie.catalogue import algorithms
 from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
 from coterie.experiments.runs.observing import Watching
-from coterie.experiments.runs.running import Run, resume, run
+from coterie.experiments.runs.run import Run
+from coterie.experiments.runs.running import resume, run
 from coterie.experiments.setup.config import note_of_validation, require_data_folder, resolve
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment

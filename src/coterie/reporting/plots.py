@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 from coterie.metric import Metric
 from coterie.protocol import Point
 from coterie.reporting.drawing import (

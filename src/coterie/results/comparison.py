@@ -33,7 +33,8 @@ from coterie.experiments.cells.comparing import (
 from coterie.experiments.runs import naming
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
-from coterie.experiments.runs.running import Run, run, run_or_resume
+from coterie.experiments.runs.run import Run
+from coterie.experiments.runs.running import run, run_or_resume
 from coterie.experiments.runs.stored import StoredRun
 from coterie.experiments.setup.dealing import Dealer
 from coterie.experiments.setup.prepare import Objects, note_of_isolation, prepare

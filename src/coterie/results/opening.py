@@ -9,7 +9,7 @@ from typing import Any
 from coterie.errors import RunFolderError
 from coterie.experiments.cells.comparing import PLAN as COMPARISON
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 from coterie.experiments.runs.stored import StoredRun
 from coterie.experiments.setup.prepare import Objects
 from coterie.reporting.reproduction_text import RESULTS

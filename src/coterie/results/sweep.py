@@ -15,7 +15,7 @@ from coterie.experiments.cells.cell import FACTS, Cell
 from coterie.experiments.cells.working_off import CellRunner, Notify, ignore
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.naming import CELLS
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 from coterie.experiments.runs.stored import StoredRun
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import Experiment

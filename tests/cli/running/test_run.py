@@ -87,7 +87,7 @@ def test_a_note_says_once_that_single_messages_are_not_listed(
 def test_nan_becomes_null_in_json(
     coterie: Command, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coterie.experiments.runs.running import Run
+    from coterie.experiments.runs.run import Run
 
     original = Run.result
     monkeypatch.setattr(Run, "result", lambda self: {**original(self), "seconds": float("nan")})

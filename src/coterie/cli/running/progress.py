@@ -26,7 +26,7 @@ from coterie.experiments.cells.working_off import Event
 from coterie.experiments.runs import records
 from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.records import History
-from coterie.experiments.runs.running import Run
+from coterie.experiments.runs.run import Run
 from coterie.protocol import Point
 from coterie.simulation import RoundRecord
 

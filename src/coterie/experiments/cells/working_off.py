@@ -34,7 +34,8 @@ from coterie.experiments.cells.cell import (
 )
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
-from coterie.experiments.runs.running import Run, run_or_resume
+from coterie.experiments.runs.run import Run
+from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.setup.dealing import Dealer, data_digest, deciding
 from coterie.experiments.setup.prepare import Objects, prepare
 from coterie.experiments.setup.schema import Experiment

@@ -16,7 +16,7 @@ from coterie.registry import nearest
 from coterie.simulation import POINTS
 
 if TYPE_CHECKING:
-    from coterie.experiments.runs.running import Run
+    from coterie.experiments.runs.run import Run
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")

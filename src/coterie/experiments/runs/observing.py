@@ -15,7 +15,7 @@ from coterie.experiments.setup.schema import Experiment
 from coterie.simulation import RoundRecord
 
 if TYPE_CHECKING:
-    from coterie.experiments.runs.running import Run
+    from coterie.experiments.runs.run import Run
 
 _NO_REASON = "an observer ended the run"
 

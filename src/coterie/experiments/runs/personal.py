@@ -23,7 +23,7 @@ from coterie.files import write_atomically
 from coterie.inputs import MASK, Inputs, answer, arguments, count, shapes_of
 
 if TYPE_CHECKING:
-    from coterie.experiments.runs.running import Run
+    from coterie.experiments.runs.run import Run
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 _FORMAT = "coterie-model-1"

@@ -16,7 +16,8 @@ from torch import Tensor
 from coterie.catalogue import algorithms
 from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.running import Run, at_checkpoint
+from coterie.experiments.runs.run import Run
+from coterie.experiments.runs.running import at_checkpoint
 from coterie.experiments.setup.prepare import Objects, task_of
 from coterie.metric import Metric
 from coterie.protocol import Facts
