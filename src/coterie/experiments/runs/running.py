@@ -15,7 +15,7 @@ from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
 from coterie.experiments.runs.records import History
 from coterie.experiments.runs.run import Run
-from coterie.experiments.runs.stopping import may_stop, reason_to_stop
+from coterie.experiments.runs.stopping import EarlyStopping, may_stop, reason_to_stop
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
@@ -174,8 +174,8 @@ class _Runner:
 
     def _step_to_end(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
         """All rounds that are left, unless an observer or the validation data end the run before."""
-        stopped = (None if folder is None else folder.stopped()) or self._impatience(history)
-        for observer in self.observers:
+        stopped = (None if folder is None else folder.stopped()) or self._had_reason_to_stop(history)
+        for observer in self._watching:
             observer.begin(self.experiment, history)
         saved = time.monotonic()
         while simulation.round < self.experiment.rounds and stopped is None:
@@ -186,12 +186,11 @@ class _Runner:
                 if self._is_last(simulation) or time.monotonic() - saved >= self._seconds_between_saves:
                     self._save(simulation, folder)
                     saved = time.monotonic()
-            answers = [observer.round(record, history) for observer in self.observers]
-            stopped = reason_to_end([*answers, self._impatience(history)])
+            stopped = reason_to_end([observer.round(record, history) for observer in self._watching])
             if stopped is not None and folder is not None:
                 self._save(simulation, folder)
         finished = self._finished(simulation, history, folder, stopped)
-        for observer in self.observers:
+        for observer in self._watching:
             observer.end(finished)
         return finished
 
@@ -207,7 +206,12 @@ class _Runner:
         """The metric and the point of a round whose validation scores decide."""
         return self.prepared.task.metrics[0], self.prepared.algorithm.facts.measured
 
-    def _impatience(self, history: History) -> str | None:
+    @property
+    def _watching(self) -> list[Observer]:
+        return [*self.observers, EarlyStopping(self.experiment.stopping, *self._decisive)]
+
+    def _had_reason_to_stop(self, history: History) -> str | None:
+        """Of a run that was killed just as it ended."""
         return reason_to_stop(history, self.experiment.stopping, *self._decisive)
 
     def _is_last(self, simulation: Simulation) -> bool:

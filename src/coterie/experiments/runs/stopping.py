@@ -5,13 +5,29 @@ Both follow from the history alone, so that a resumed run decides as one that wa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.records import History
 from coterie.experiments.setup.schema import Stopping
 from coterie.metric import VALIDATION, Metric
 from coterie.protocol import Point
+from coterie.simulation import RoundRecord
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Observer):
+    """Ends a run as `[stopping]` says. metric, point: of the validation scores that decide."""
+
+    stopping: Stopping
+    metric: Metric
+    point: Point
+
+    def round(self, record: RoundRecord, history: History) -> str | None:
+        return reason_to_stop(history, self.stopping, self.metric, self.point)
 
 
 def reason_to_stop(history: History, stopping: Stopping, metric: Metric, point: Point) -> str | None:
