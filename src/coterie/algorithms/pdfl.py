@@ -91,14 +91,15 @@ class PDFL(ModelAlgorithm):
     def divergences(self, mine: Params, inbox: Inbox, node: Node) -> Tensor:
         """(messages,) KL(p_j || p_i) on the receiver's probe batch."""
         task, probed, tau = node.task, self.probed(node), self.attention_temperature
+        counted = node.counted()
+        chosen = counted * probed.view(*probed.shape, *(1,) * (counted.dim() - 2))
         own = task.softened(node.predict(mine), tau)
 
         def diverge(peers: Tree, rows: Tensor) -> Tensor:
             theirs = task.softened(outputs_of(peers, mine, rows, node), tau)
-            chosen = probed[rows, : theirs.shape[1]].to(theirs)
             kl = task.divergence(theirs, own[rows.to(own.device), : theirs.shape[1]])
-            kl = kl if kl.dim() == 2 else kl.flatten(2).mean(2)
-            return (kl * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+            weights = chosen[rows, : theirs.shape[1]].to(kl)
+            return (kl * weights).flatten(1).sum(1) / weights.flatten(1).sum(1).clamp(min=1)
 
         return inbox.map(diverge).double().cpu()
 

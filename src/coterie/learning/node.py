@@ -196,6 +196,13 @@ class LearningNode:
         executor.visit(params, self.federation, part, rows, see, layer)
         return result
 
+    def counted(self, rows: Tensor | None = None) -> Tensor:
+        part, y = self.federation.train.take(self._all_rows(rows)), self.federation.y
+        present = torch.arange(int(part.sizes.max()) if part.peers else 0) < part.sizes[:, None]
+        targets = y.new_zeros(*present.shape, *y.shape[1:])
+        targets[present.to(y.device)] = y[part.index.to(y.device)]
+        return self.task.counted(targets, present.float())
+
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
         if split == "common":
             unknown = torch.full((len(next(iter(params.values()))),), float("nan"))

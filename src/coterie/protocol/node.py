@@ -242,6 +242,12 @@ class Node(Protocol):
         another architecture that the experiment has.
         """
 
+    def counted(self, rows: Tensor | None = None) -> Tensor:
+        """(rows, n[, positions]) 1 where `predict` answers a target of the training data, 0 for padding.
+
+        rows: which rows' data, as for `predict`.
+        """
+
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
         """The task's metrics and the loss of each row's model on its own data.
 

@@ -63,18 +63,18 @@ def output_distances(node: Node, mine: Params, row: Tensor, inbox: Inbox, layer:
     """(messages,) mean squared distance of received models' outputs from those of the receiving row (1,).
 
     Compared is what the task says, such as probabilities, or the outputs of a hidden layer, divided by the
-    square root of their number.
+    square root of their number. The mean is over samples, or over positions that have a target.
     """
 
     def compared(outputs: Tensor) -> Tensor:
         return node.task.answers(outputs) if layer is None else outputs / outputs.shape[-1] ** 0.5
 
     own = compared(node.predict({name: value[row] for name, value in mine.items()}, rows=row, layer=layer))
+    answers = own.shape[1] if layer is not None else int(node.counted(row).sum())
 
     def distance(peers: Tree, rows: Tensor) -> Tensor:
         theirs = outputs_of(peers, mine, rows, node, layer=layer)  # (messages, n, features)
         difference = compared(theirs) - own
-        answers = own.shape[1:-1].numel()  # of each sample, or of each of its positions
         return difference.square().sum(tuple(range(1, difference.dim()))) / max(1, answers)
 
     d = inbox.map(distance).double().cpu()
