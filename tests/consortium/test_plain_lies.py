@@ -91,6 +91,23 @@ def test_much_mass_in_many_shares_does_not_stop_a_peer(tmp_path: Path) -> None:
     assert all(float(peer.state.mass[0]) <= 4 + 1e-6 for peer in world.honest)
 
 
+@pytest.mark.parametrize("number", [4.0, -1.0, 0.5, 1e9])
+def test_the_number_of_a_head_that_does_not_exist_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: float
+) -> None:
+    """Not even the body beside it is mixed: the liar's friends learn as if it had sent nothing."""
+    head = {"cluster": torch.tensor([number])}
+    shape = shape_of({**World("facade", tmp_path / "shape", SIZE).node(0).initial(), **head})
+    lies = {3: other_parcels(lambda tree: {**tree, **head}, shape)}  # type: ignore[dict-item]
+    world = Liars("facade", tmp_path, SIZE, lies=lies)
+    ends = run_virtually(world.play_with([]))
+    assert [ends[peer.number] for peer in world.honest] == [None] * 3
+    assert all(peer.journal.round == SIZE.rounds for peer in world.honest)
+    said = f"what peer-3 sent is refused: the number of its head is {number:g}, and heads have 0 to 3"
+    assert len([text for text in caplog.messages if said in text]) >= 3
+    assert not [text for text in caplog.messages if "what peer-0 sent" in text]
+
+
 def far_ahead(round: int) -> Lie:
     def lie(head: Head, body: bytes) -> tuple[Head, bytes]:
         if isinstance(head, Hello) and head.round >= 1:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from coterie.algorithms.parts.heads import pick
 from coterie.algorithms.parts.settings import require_at_least
-from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Node, Params, Presets, Round, average
+from coterie.protocol import Algorithm, Exchange, Facts, Inbox, Node, Params, Presets, Round, Tree, average
 from coterie.protocol.inbox import share_per_row
+from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import map_params, per_row
 
 
@@ -22,6 +23,20 @@ class HeadsState:
     params: Params
     heads: Params  # (rows, k, ...)
     cluster: Tensor  # (rows,) which head is the node's own
+
+
+@dataclass(frozen=True)
+class PlausibleHead:
+    """The number of a head is one of those that exist, and the model has a plausible size."""
+
+    clusters: int
+    sized: Sized
+
+    def __call__(self, payload: Tree) -> str:
+        number = float(cast(Params, payload)["cluster"])
+        if number not in range(self.clusters):
+            return f"the number of its head is {number:g}, and heads have 0 to {self.clusters - 1}"
+        return self.sized(payload)
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,8 @@ class FACADE(Algorithm[HeadsState]):
         return HeadsState(params, heads, torch.zeros(node.rows, dtype=torch.long))
 
     def round(self, state: HeadsState, node: Node) -> Round[HeadsState]:
-        inbox = yield Exchange({**state.params, "cluster": state.cluster.float()})
+        payload = {**state.params, "cluster": state.cluster.float()}
+        inbox = yield Exchange(payload, check=PlausibleHead(self.clusters, Sized(state.params)))
         body = average(pick(state.params, node.body), inbox)
         heads = self.mixed_heads(state.heads, inbox)
         cluster = self.best(body, heads, node)
