@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
@@ -114,6 +115,14 @@ class Registry(Generic[T]):
             return factory
 
         return add
+
+    def register_by_class(self, cls: type[Any]) -> str:
+        """Make a class available under its own name, numbered if another class has that: `Mine-2`."""
+        numbered = (cls.__name__ if n == 1 else f"{cls.__name__}-{n}" for n in itertools.count(1))
+        free = (n for n in numbered if n not in self or _redefines(cls, self._factories[n]))
+        name = next(free)
+        self.register(name)(cls)
+        return name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)
@@ -319,8 +328,18 @@ def _described(factory: Callable[..., Any] | str) -> str:
 
 def readable(hint: Any) -> str:
     """A type as people write it: int, int | None, or the words that are allowed."""
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return readable(parts[0])
+    if kind is Literal:
+        return " or ".join(map(str, parts))
+    if kind in (Union, UnionType):
+        words = any(get_origin(part) is Literal for part in parts)
+        return (" or " if words else " | ").join(map(readable, parts))
+    if inspect.isclass(kind):
+        return f"{kind.__name__}[{', '.join(map(readable, parts))}]"
+    if hint in (None, NoneType, Ellipsis):
+        return "..." if hint is Ellipsis else "None"
     return hint.__name__ if inspect.isclass(hint) else str(hint).replace("typing.", "")
 
 

@@ -279,6 +279,35 @@ def test_own_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_two_own_algorithms_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from two modules: each runs, is compared with the other, and can be gone on with."""
+    monkeypatch.setattr(algorithms, "_factories", dict(algorithms._factories))
+
+    @dataclasses.dataclass(frozen=True)
+    class Other(HalfAway):
+        times: float = 2.0
+
+        def round(self, state: ModelState, node: Node) -> Round[ModelState]:
+            yield Exchange()
+            return ModelState({name: value * self.times for name, value in state.params.items()})
+
+    Other.__name__ = "HalfAway"
+    start = simulate(algorithm=HalfAway(1.0), rounds=1).model(0)
+    other = simulate(algorithm=Other(times=3.0), run_dir=tmp_path / "run", rounds=1)
+    half = simulate(algorithm=HalfAway(0.5), rounds=1)
+    for name, value in start.items():
+        torch.testing.assert_close(other.model(0)[name], value * 3)
+        torch.testing.assert_close(half.model(0)[name], value / 2)
+    assert (half.experiment.algorithm, other.experiment.algorithm) == ("HalfAway", "HalfAway-2")
+    both = coterie.compare([HalfAway(0.5), Other(times=3.0)], **{**QUICK, "rounds": 1})
+    for name, value in start.items():
+        torch.testing.assert_close(both.runs["HalfAway-2(times=3.0)"][0].model(0)[name], value * 3)
+        torch.testing.assert_close(both.runs["HalfAway"][0].model(0)[name], value / 2)
+    monkeypatch.delitem(algorithms._factories, "HalfAway-2")  # as in another process
+    again = coterie.simulate(Other(times=3.0), resume_from=tmp_path / "run")
+    assert without_time(again.result()) == without_time(other.result())
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [

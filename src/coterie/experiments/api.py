@@ -13,6 +13,7 @@ from torch import nn
 from coterie.catalogue import algorithms
 from coterie.data import Federation, Partition, Source
 from coterie.errors import ConfigError
+from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.run import Run
 from coterie.experiments.runs.running import resume, run
@@ -21,6 +22,7 @@ from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.protocol import Algorithm, require_algorithm
 from coterie.training import Training
+from coterie.user_code import is_file_reference
 
 _log = logging.getLogger("coterie")
 
@@ -56,6 +58,8 @@ def simulate(
     parts = {"data": data, "model": model, "partition": partition, "topology": topology}
     objects = objects_in({"algorithm": algorithm, **parts})
     if resume_from is not None:
+        if objects.algorithm is not None:
+            _announce(objects.algorithm, Path(resume_from))
         return resume(Path(resume_from), objects=objects, observer=observer)
     table = table_of({"algorithm": algorithm, **parts}, sections)
     table |= {"peers": peers if peers is not None else peers_of(data), "rounds": rounds, "seed": seed}
@@ -117,8 +121,14 @@ def name_of(algorithm: Any) -> str:
         if algorithms[name] is cls:
             return name
     require_algorithm(cls, f"algorithm {cls.__name__}")
-    algorithms.register(cls.__name__)(cls)
-    return cls.__name__
+    return algorithms.register_by_class(cls)
+
+
+def _announce(algorithm: Algorithm[Any], folder: Path) -> None:
+    """Make one's own class known by the name that it had in the process of an interrupted run."""
+    name = RunFolder(folder).stored_experiment().algorithm
+    if name not in algorithms and not is_file_reference(name):
+        algorithms.register(name)(type(algorithm))
 
 
 def _partition_of(data: Any) -> str | None:
