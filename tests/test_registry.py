@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import ConfigError
-from coterie.registry import Registry, nearest, parse_call
+from coterie.registry import Registry, nearest, parse_call, readable
 
 things: Registry[object] = Registry("topology")
 
@@ -250,6 +250,22 @@ def test_what_is_defined_again_replaces_the_former() -> None:
     assert own.build("mine") == 2
     define("Better", 3)
     assert own.build("mine") == 3
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (float, "float"),
+        (int | None, "int | None"),
+        (Literal["a", "b"], "a or b"),
+        (Literal["even", "balanced"] | tuple[float, ...], "even or balanced or tuple[float, ...]"),
+        (dict[str, Annotated[str, "as people write it"]], "dict[str, str]"),
+        (dict[str, Any], "dict[str, Any]"),
+        (list, "list"),
+    ],
+)
+def test_types_are_shown_as_people_write_them(hint: Any, text: str) -> None:
+    assert readable(hint) == text
 
 
 @pytest.mark.parametrize(

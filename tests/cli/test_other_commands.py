@@ -106,6 +106,7 @@ def test_explain_shows_a_section_with_all_its_keys(coterie: Command) -> None:
     lines = coterie("explain", "faults").stdout.splitlines()
     assert lines[0] == "[faults]  What goes wrong on purpose."
     assert [line.split()[0] for line in lines[2:]] == ["faults.churn", "faults.loss", "faults.byzantine"]
+    assert lines[4].startswith("faults.byzantine  dict[str, str], default {}  (peers that lie, and how, ")
 
 
 def test_every_key_says_what_it_means() -> None:
