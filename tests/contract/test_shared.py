@@ -23,10 +23,11 @@ from algorithm_exam import (
     state_of,
     topology_for,
 )
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.algorithms.d_psgd import DPSGD
 from coterie.algorithms.ditto import Ditto
+from coterie.algorithms.facade import FACADE
 from coterie.catalogue import algorithms
 from coterie.models import model_tree
 from coterie.protocol import Algorithm
@@ -65,6 +66,46 @@ def test_sharing_everything_changes_no_bit(algorithm: Algorithm[Any], sit: Calla
     usual, _ = sit(algorithm, torch.float32).played()
     explicit, _ = dataclasses.replace(sit(algorithm, torch.float32), shared="*").played()
     assert_same(state_of(usual), state_of(explicit))
+
+
+LIKE_IN_PAYLOADS = ("n", "mu", "s", "model", "values", "mass", "scores", "dense", "masks")
+
+
+class Shifted(nn.Module):
+    """Two layers, and parameters of one's own between them, which have no dot in their names."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+        self.first, self.last = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        for name in names:
+            self.register_parameter(name, nn.Parameter(torch.full((HIDDEN,), 0.01)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).relu()
+        for name in self.names:
+            hidden = hidden + getattr(self, name)
+        return self.last(hidden)
+
+
+@exam(variants=False)
+def test_parameters_at_home_may_be_called_as_what_is_sent_beside_them(
+    algorithm: Algorithm[Any], sit: Callable[..., Exam]
+) -> None:
+    """Such as n, how many samples there are: with any other names the models are the same."""
+    if isinstance(algorithm, FACADE):
+        algorithm = FACADE(clusters=1)  # it draws further heads by their names
+
+    def trained(names: tuple[str, ...]) -> dict[str, Tensor]:
+        with torch.random.fork_rng():
+            torch.manual_seed(12)
+            network = Shifted(names).double()
+        simulation, _ = dataclasses.replace(sit(algorithm), network=network, shared="first").played(2)
+        return dict(simulation.personal())
+
+    others = tuple(f"shift_{name}" for name in LIKE_IN_PAYLOADS)
+    usual, found = trained(others), trained(LIKE_IN_PAYLOADS)
+    assert_same({name.removeprefix("shift_"): value for name, value in usual.items()}, found)
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "dfedpgp", "dfedavgm-p", "dfedsalt"])

@@ -7,7 +7,7 @@ import torch
 
 from coterie.errors import ContractError
 from coterie.protocol import Tree
-from coterie.protocol.trees import flatten_row, leaves, take, unflatten
+from coterie.protocol.trees import Counters, flatten_row, leaves, take, unflatten, without
 
 
 def payload() -> Tree:
@@ -45,3 +45,20 @@ def test_a_vector_of_another_length_is_refused() -> None:
 def test_only_real_numbers(dtype: torch.dtype) -> None:
     with pytest.raises(ContractError, match=r"'inner/steps' is (int64|bool)"):
         flatten_row({"inner": {"steps": torch.zeros(2, dtype=dtype)}}, 0)
+
+
+def test_what_stays_at_home_is_taken_from_models_and_not_from_what_is_beside_them() -> None:
+    """Parameters of those names go, wherever they are; counters and branches of the same names stay."""
+    one = torch.ones(2)
+    model = {"n": one, "model": one, "head.bias": one, "body.weight": one}
+    at_home = frozenset({"n", "model", "head.bias"})
+    assert set(dict(leaves(without(model, at_home)))) == {"body.weight"}
+    sent = without({"model": model, "n": Counters(n=one)}, at_home)
+    assert set(dict(leaves(sent))) == {"model/body.weight", "n/n"}
+
+
+def test_a_parameter_sent_in_pieces_stays_at_home() -> None:
+    """As an algorithm that rounds numbers may send them."""
+    pieces = {"code": torch.ones(2), "scale": torch.ones(2)}
+    for payload in ({"head.bias": pieces}, {"model": {"head.bias": pieces, "n": pieces}}):
+        assert not list(leaves(without(payload, frozenset({"head.bias", "n"}))))

@@ -19,6 +19,7 @@ from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least
 from coterie.algorithms.parts.weighting import weighted, weighted_mean
 from coterie.protocol import Algorithm, Facts, Inbox, Node, Params, Presets, Round, Tree, pull
 from coterie.protocol.plausible import Sized
+from coterie.protocol.trees import Counters
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class DAC(Algorithm[DACState]):
         can_send = mask_of(possible_senders(node), state.scores)
         wanted = draw(node, probabilities(state.scores, can_send, self.tau_in(node.round)), self.peers)
         n = node.n_samples.float()
-        payload: Tree = {"model": state.params, "samples": {"n": n}, "scores": {"s": state.scores}}
+        payload: Tree = {"model": state.params, "samples": Counters(n=n), "scores": Counters(s=state.scores)}
         inbox = yield from pull(payload, wanted, check=Sized(state.params, "model"))
         loss, samples, heard = _judge(node, inbox, state)
         mixed = _average(state.params, n, inbox, samples)

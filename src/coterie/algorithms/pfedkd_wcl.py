@@ -32,7 +32,7 @@ from coterie.protocol import (
     sample_clients,
     to_hub,
 )
-from coterie.protocol.trees import per_row
+from coterie.protocol.trees import Counters, per_row
 
 _PAPER: dict[str, Any] = {"alpha": 0.1, "server_lr": 0.01, **PFEDKD_WCL_TRAINING}
 
@@ -126,7 +126,7 @@ class PFedKDWCL(PersonalBesideHub):
 
         gradient = full_gradient(node, w, loss, here)
         if reverse:
-            return {"model": gradient, "samples": {"n": node.n_samples.float()}}
+            return {"model": gradient, "samples": Counters(n=node.n_samples.float())}
         return {"model": gradient}
 
     def at_hub(self, w: Params, upload: Inbox, node: Node) -> Params:

@@ -1,8 +1,8 @@
 """Trees: tensors in (nested) dictionaries, each with a leading axis of rows.
 
 A model's parameters are a flat tree from parameter name to stacked tensor; what a node sends may
-nest such trees, for example `{"model": params, "mass": mass}`. An algorithm's state may have dataclasses
-in it as well: `named_tensors` and what follows serve checkpoints, and rows that sit out a round.
+nest such trees, for example `{"model": params, "mass": Counters(mu=mass)}`. An algorithm's state may have
+dataclasses in it as well: `named_tensors` and what follows serve checkpoints, and rows that sit out a round.
 """
 
 from __future__ import annotations
@@ -100,11 +100,29 @@ def require_floats(tree: Tree) -> None:
             )
 
 
-def without(tree: Tree, names: frozenset[str]) -> Tree:
-    """The tree without the tensors, or branches, of these names at any level."""
-    if isinstance(tree, Tensor) or not names:
+class Counters(dict[str, Tensor]):
+    """Numbers of a payload beside its model, such as how many samples it learned from.
+
+    Their names are not those of parameters, so that a parameter `n` may stay at home while a count `n` goes.
+    """
+
+
+def without(payload: Tree, names: frozenset[str]) -> Tree:
+    """A payload without the tensors of these parameters, in whichever of its branches they are.
+
+    What a payload calls its branches, such as `model`, is no parameter. A name with a dot is.
+    """
+    if isinstance(payload, Tensor) or not names:
+        return payload
+    branches = {key for key, value in payload.items() if not isinstance(value, Tensor) and "." not in key}
+    kept = {key: value for key, value in payload.items() if key in branches or key not in names}
+    return {key: _stripped(value, names) for key, value in kept.items()}
+
+
+def _stripped(tree: Tree, names: frozenset[str]) -> Tree:
+    if isinstance(tree, Tensor | Counters):
         return tree
-    return {key: without(value, names) for key, value in tree.items() if key not in names}
+    return {key: _stripped(value, names) for key, value in tree.items() if key not in names}
 
 
 def where_rows(mask: Tensor, yes: Params, no: Params) -> Params:

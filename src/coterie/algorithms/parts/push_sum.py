@@ -19,7 +19,7 @@ from coterie.errors import ContractError
 from coterie.learning.updates import Gradients, Memory, Rate, Update
 from coterie.protocol import Exchange, Inbox, Node, Params, Tree
 from coterie.protocol.plausible import Sized
-from coterie.protocol.trees import map_params, map_tree, per_row
+from coterie.protocol.trees import Counters, map_params, map_tree, per_row
 
 Shares = dict[str, Params]  # {values: u, mass: {mu}}, summed; empty where there are none
 SMALLEST_MASS = 1e-8
@@ -50,7 +50,7 @@ def push(
     here = stays if waiting is None else stays + waiting
     room = node.graph.nodes - float(here[0])  # for real peers, who have one row
     check = PlausibleShares(room, Sized(z, "values", "mass/mu"))
-    payload = {"values": biased(z, share), "mass": {"mu": share}}
+    payload = {"values": biased(z, share), "mass": Counters(mu=share)}
     inbox = yield Exchange(payload, conserved=True, check=check)
     return Pushed(stays, cast(Shares, inbox.returned), cast(Shares, inbox.sum()))
 

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from coterie.protocol import Inbox, Params
 from coterie.protocol.plausible import Sized
-from coterie.protocol.trees import map_params, per_row
+from coterie.protocol.trees import Counters, map_params, per_row
 
 
 def weighted(params: Params, n: Tensor) -> dict[str, Params]:
     """Each row's model times its weight n (rows,), such as its number of samples, and that weight."""
-    return {"model": map_params(lambda p: p * per_row(n, p).to(p.device), params), "samples": {"n": n}}
+    return {"model": map_params(lambda p: p * per_row(n, p).to(p.device), params), "samples": Counters(n=n)}
 
 
 def judged_by(mine: Params) -> Sized:
