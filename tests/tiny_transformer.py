@@ -1,4 +1,4 @@
-"""A language model of a few thousand parameters in Hugging Face's format, and sentences of numbers for it."""
+"""Small language models in Hugging Face's format, and sentences of numbers for them."""
 
 from __future__ import annotations
 
@@ -50,3 +50,37 @@ def sentences(peers: int = 4, samples: int = 12) -> Federation:
         return {"input_ids": words * mask, "attention_mask": mask.long()}, y
 
     return from_peers([{"train": some(samples), "test": some(9)} for _ in range(peers)], n_classes=CLASSES)
+
+
+def save_tiny_language_model(folder: Path) -> Path:
+    """One that tells the next word, with random weights; its outputs are tied to its embeddings."""
+    config = transformers.GPT2Config(
+        vocab_size=WORDS,
+        n_positions=LENGTH,
+        n_embd=HIDDEN,
+        n_layer=LAYERS,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def counting(peers: int = 4, samples: int = 12, classes: int = WORDS) -> Federation:
+    """Sentences that count: every word is followed by the next number. -100 is no target."""
+    generator = torch.Generator().manual_seed(4)
+
+    def some(count: int) -> tuple[dict[str, Tensor], Tensor]:
+        words = torch.randint(0, 10, (count, 1), generator=generator) + torch.arange(LENGTH + 1)
+        mask = torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (count, 1), generator=generator)
+        y = words[:, 1:].where(mask, -100)
+        return {"input_ids": words[:, :-1] * mask, "attention_mask": mask.long()}, y
+
+    peers_data = [{"train": some(samples), "test": some(9)} for _ in range(peers)]
+    return from_peers(peers_data, n_classes=classes, task="next-token")

@@ -62,6 +62,7 @@ class LoRA:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of one library to the other
+                warnings.filterwarnings("ignore", "fan_in_fan_out")  # PEFT mends it for GPT-2's layers
                 return _typed(peft.get_peft_model(module, config))
         except (ValueError, TypeError) as error:
             reason = str(error).partition("\n")[0]
