@@ -24,6 +24,7 @@ from coterie.data.partitions.partition import (
     Partition,
     by_class,
     checked,
+    refuse_sequences,
     require_partition,
     runs,
 )
@@ -56,6 +57,7 @@ def split(
     _check(peers, validation, samples_per_peer, test_samples_per_peer)
     rule = partitions.build(partition) if isinstance(partition, str) else partition
     require_partition(rule)
+    refuse_sequences(rule, partition, source)
     if source.own_tasks and not isinstance(rule, Natural):
         raise ConfigError(
             f"in this data set every peer has its own task: split it by natural, not {partition}"

@@ -419,3 +419,26 @@ def test_cifar_animals_and_vehicles(data_dir):
     known = federation.label_histogram() > 0
     assert known[0].nonzero().flatten().tolist() == [2, 3, 4, 5, 6, 7]
     assert known[9].nonzero().flatten().tolist() == [0, 1, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        "dirichlet(0.3)",
+        "dirichlet-prior(0.3)",
+        "dirichlet-blocks(0.3)",
+        "pathological(1)",
+        "digit-pairs",
+        "label-groups(0,1)",
+        "label-pairs(1)",
+    ],
+)
+def test_sequences_have_no_class_to_go_by(partition: str) -> None:
+    tokens = np.arange(200).reshape(40, 5) % 7
+    source = from_arrays(tokens[:, :-1], tokens[:, 1:], task="next-token", n_classes=7)
+    built = partitions.build(partition)
+    for rule, shown in ((partition, repr(partition)), (built, type(built).__name__)):
+        with pytest.raises(ConfigError) as told:
+            split(source, rule, peers=2, seed=0)
+        assert str(told.value).startswith(f"partition {shown} deals samples out by their classes, and seq")
+    assert split(source, "iid", peers=2, seed=0).train.sizes.tolist() == [16, 16]

@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.data.partitions.iid import shuffle_evenly
 from coterie.data.partitions.partition import (
     Assignment,
+    ByClass,
     Ints,
     class_stock,
     even_sizes,
@@ -78,7 +79,7 @@ def rotations(*angles: str) -> Rotations:
 
 
 @dataclass(frozen=True)
-class LabelGroups:
+class LabelGroups(ByClass):
     """Clusters of peers that know only their group of labels."""
 
     groups: tuple[str, ...]
@@ -103,7 +104,7 @@ def label_groups(*groups: str) -> LabelGroups:
 
 
 @dataclass(frozen=True)
-class LabelPairs:
+class LabelPairs(ByClass):
     """Labels paired at random, one cluster of peers for each pair, equally many samples of both."""
 
     clusters: int = 5

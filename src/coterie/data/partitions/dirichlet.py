@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.data.partitions.partition import (
     Assignment,
+    ByClass,
     Ints,
     check_concentration,
     class_stock,
@@ -67,7 +68,7 @@ def spread_until(stock: Ints, peers: int, a: float, smallest: int, rng: np.rando
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(ByClass):
     """Each class spread over the peers by Dir(a); unequal sizes, none below min_size."""
 
     a: float
@@ -85,7 +86,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class DirichletPrior:
+class DirichletPrior(ByClass):
     """Each peer draws its label distribution from Dir(a); equal sizes."""
 
     a: float
@@ -123,7 +124,7 @@ def draw_from_stock(prior: np.ndarray, sizes: Ints, stock: Ints, rng: np.random.
 
 
 @dataclass(frozen=True)
-class DirichletBlocks:
+class DirichletBlocks(ByClass):
     """Each class spread by Dir(a) within blocks of ten peers; none below half its fair share."""
 
     a: float

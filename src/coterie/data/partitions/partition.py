@@ -39,6 +39,19 @@ class Partition(Protocol):
     def assign(self, source: Source, peers: int, rng: np.random.Generator) -> Assignment: ...
 
 
+class ByClass:
+    """A partition that deals samples out by their classes, labels or bins of numbers."""
+
+
+def refuse_sequences(partition: Partition, shown: object, source: Source) -> None:
+    """A partition by class says nothing of sequences, which have a target at each position."""
+    if isinstance(partition, ByClass) and source.targets == "tokens":
+        raise ConfigError(
+            f"partition {_name(shown)} deals samples out by their classes, and sequences with a target at "
+            "each position have none; use iid or natural, or give each peer its own data"
+        )
+
+
 def require_partition(found: Any, shown: str = "") -> None:
     """Refuse what deals out nothing: an object, or, with its name, what a user's file defines."""
     if shown and inspect.isroutine(found):  # seen by what it returns
@@ -63,7 +76,7 @@ def check_concentration(a: float) -> None:
 
 def checked(assignment: Any, partition: object, source: Source, peers: int) -> Assignment:
     """What a partition's `assign` returned, which may be the user's own code."""
-    name = repr(partition) if isinstance(partition, str) else type(partition).__name__
+    name = _name(partition)
     if not isinstance(assignment, Assignment):
         raise ConfigError(
             f"partition {name}: `assign` must return a coterie.data.Assignment, "
@@ -91,6 +104,11 @@ def checked(assignment: Any, partition: object, source: Source, peers: int) -> A
                 f"{values.max()}"
             )
     return assignment
+
+
+def _name(partition: object) -> str:
+    """As the user wrote it, or its class."""
+    return repr(partition) if isinstance(partition, str) else type(partition).__name__
 
 
 def class_stock(source: Source) -> Ints:

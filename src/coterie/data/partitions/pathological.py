@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.data.partitions.partition import (
     Assignment,
+    ByClass,
     Ints,
     check_concentration,
     class_stock,
@@ -22,7 +23,7 @@ _PAPER_SMALLEST, _PAPER_LARGEST = 1165 / 3000, 3834 / 3000  # of the fair share,
 
 
 @dataclass(frozen=True)
-class Pathological:
+class Pathological(ByClass):
     """c classes per peer: every class cut into equal shards, c shards of different classes each.
 
     The shard-based form (FedRep, FedBABU): disjoint, covers all samples, and test follows training.
@@ -77,7 +78,7 @@ def deal_classes(shards: Ints, peers: int, c: int, rng: np.random.Generator) -> 
 
 
 @dataclass(frozen=True)
-class DigitPairs:
+class DigitPairs(ByClass):
     """Two classes per peer in proportions Dir(a); sizes evenly spaced from smallest to largest.
 
     The MNIST split of pFedKD-WCL (20 peers, 1,165 to 3,834 samples; other federations get sizes in
