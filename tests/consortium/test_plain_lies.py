@@ -128,7 +128,7 @@ def test_nobody_follows_one_who_says_that_it_is_far_ahead(
     for peer in world.honest:
         assert [report.round for report in world.reports[peer.number]] == list(range(size.rounds))
         assert peer.metrics.skipped == 0
-    assert any("peer-3 alone says that it is in round 11" in text for text in caplog.messages)
+    assert any("peer-3 alone says that it is in round 12" in text for text in caplog.messages)
 
 
 def make_late(world: World, number: int) -> None:

@@ -60,7 +60,7 @@ class Company:
         """
         if self.waiting.alone or not self.nobody:
             return
-        _log.warning("nobody else is there: waiting %g s before round %d", self.waiting.seconds, round)
+        _log.warning("nobody else is there: waiting %g s before round %d", self.waiting.seconds, round + 1)
         await self._until(lambda: bool(self._alive()))
         if not self._alive():
             raise PeerError(self._nobody())
@@ -80,10 +80,10 @@ class Company:
         there = max(round, min(witnesses[-1][0] - 1, last)) if witnesses else round
         if there > round:
             who = self._names(number for _, number in witnesses)
-            _log.warning("from round %d to %d, where %s are", round, there, who)
+            _log.warning("from round %d to %d, where %s are", round + 1, there + 1, who)
         elif said and said[0][0] - 1 > round:
             far, who = said[0][0], self.name(said[0][1])
-            _log.warning("%s alone says that it is in round %d, and is not followed", who, far)
+            _log.warning("%s alone says that it is in round %d, and is not followed", who, far + 1)
         return there
 
     def busy(self) -> list[int]:
