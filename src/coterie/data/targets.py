@@ -40,6 +40,17 @@ def targets_of(task: str) -> Targets:
     return found
 
 
+def task_of_labels(labels: NDArray[Any]) -> str:
+    """What to do with labels that are not one class per sample; empty if nothing is known."""
+    if labels.dtype.kind == "f":
+        return '; for numbers to predict, say task="regression"; for classes, give whole numbers'
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return "; leave out its second axis"
+    if labels.ndim == 2 and labels.dtype.kind in "iub":
+        return '; for several labels per sample, say task="multi-label"; for sequences, task="next-token"'
+    return ""
+
+
 def read_targets(values: Any, targets: Targets, where: str) -> Tensor:
     """Targets other than classes, as a tensor; refuses what cannot be such."""
     if targets == "tokens":

@@ -58,7 +58,15 @@ def test_csv(tmp_path: Path, text: str, labels: list[int]) -> None:
         ({"x": X, "y": Y[:3]}, "4 samples but 3 labels"),
         ({"x": X, "y": Y, "x_test": X, "y_test": Y[:1]}, "test set: 4 samples but 1 labels"),
         ({"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y}, r"shape \(3,\), those of x_test \(2,\)"),
-        ({"x": X, "y": Y.astype(float)}, "one whole number per sample, not float64"),
+        (
+            {"x": X, "y": Y.astype(float)},
+            'not float64 of shape .*for numbers to predict, say task="regression"',
+        ),
+        (
+            {"x": X, "y": np.eye(4, dtype=int)},
+            r'shape \(4, 4\); for several labels .* say task="multi-label"',
+        ),
+        ({"x": X, "y": Y[:, None]}, r"shape \(4, 1\); leave out its second axis"),
         ({"x": X, "y": np.array(list("abca"))}, "number the classes alike"),
         ({"x": X, "y": Y - 1}, "label -1; labels count from 0"),
         ({"x": X[:, 0], "y": Y}, r"\(samples, features...\)"),

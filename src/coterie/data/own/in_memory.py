@@ -15,7 +15,7 @@ from coterie.data.federation import Federation, Split, at
 from coterie.data.own.several import Raw, collected, joined, samples, size, some
 from coterie.data.own.values import codes_of, one_per_sample, plain_array, refuse_doubtful_classes
 from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
-from coterie.data.targets import Targets, read_targets, same_width, targets_of, width_of
+from coterie.data.targets import Targets, read_targets, same_width, targets_of, task_of_labels, width_of
 from coterie.errors import ConfigError, DataError
 from coterie.inputs import Inputs
 from coterie.randomness import numpy_generator
@@ -251,7 +251,11 @@ def _pair(value: Any, who: str, targets: Targets) -> Pair:
     if isinstance(value, Dataset):
         value = _read(value, who, targets)
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ConfigError(f"{who}: expected (x, y), (x_train, y_train, x_test, y_test), a dict or a Dataset")
+        array = isinstance(value, (np.ndarray, Tensor))  # as if somebody's x were the data of a peer
+        hint = "; data for all peers together are coterie.from_arrays(x, y)" if array else ""
+        raise ConfigError(
+            f"{who}: expected (x, y), (x_train, y_train, x_test, y_test), a dict or a Dataset{hint}"
+        )
     y = _classes(value[1], who) if targets == "classes" else read_targets(value[1], targets, f"{who}: y")
     x = samples(value[0], f"{who}: x", len(y))
     _refuse_unequal(x, y, who)
@@ -261,10 +265,9 @@ def _pair(value: Any, who: str, targets: Targets) -> Pair:
 def _classes(values: Any, who: str) -> Tensor:
     labels = plain_array(values, f"{who}: y")
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
-        hint = '; for numbers, say task="regression"' if labels.dtype.kind == "f" else ""
         raise DataError(
             f"{who}: labels must be one whole number per sample, not {labels.dtype} of shape "
-            f"{labels.shape}{hint}"
+            f"{labels.shape}{task_of_labels(labels)}"
         )
     return torch.from_numpy(labels.astype(np.int64))
 

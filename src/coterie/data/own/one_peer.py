@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.data.own.several import Part, Ragged, Raw, samples, size
 from coterie.data.own.values import plain_array
-from coterie.data.targets import Targets, read_targets
+from coterie.data.targets import Targets, read_targets, task_of_labels
 from coterie.errors import DataError
 from coterie.registry import nearest
 
@@ -367,8 +367,8 @@ def _labels(values: Any, where: str) -> Labels:
     array = plain_array(values, where)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise DataError(
-            f"{where} must be one whole number per sample, not {array.dtype} of shape {array.shape}; all "
-            "peers must number the classes alike"
+            f"{where} must be one whole number per sample, not {array.dtype} of shape {array.shape}"
+            + (task_of_labels(array) or "; all peers must number the classes alike")
         )
     if array.size and int(array.min()) < 0:
         raise DataError(f"{where} has the label {int(array.min())}; labels count from 0")

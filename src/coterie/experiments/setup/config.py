@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.catalogue import adapters, algorithms, models, partitions, sources, tasks, topologies
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
-from coterie.registry import Registry, nearest, parse_call
+from coterie.registry import Registry, nearest, parse_call, split_outside_brackets
 from coterie.toml_tables import refuse_unknown, validate
 from coterie.training import parts_of
 from coterie.user_code import (
@@ -56,6 +56,8 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
     base_dir: the folder that relative paths in the table start from (that of the TOML file).
     """
     table = {key: value for key, value in raw.items() if value is not None}
+    if isinstance(table.get("metrics"), str):  # as `--set metrics=auc,accuracy` writes them
+        table["metrics"] = [name.strip() for name in split_outside_brackets(table["metrics"])]
     refuse_unknown_words(table)
     table = with_absolute_paths(table, base_dir or Path.cwd())
     table = _with_peers(table)

@@ -124,9 +124,10 @@ def _check_task(
 ) -> None:
     """Refuse data of another task, and an algorithm that makes no sense for this one."""
     if federation.targets != task.targets:
+        fitting = [name for name in tasks if tasks[name].targets == federation.targets]  # type: ignore[attr-defined]
         raise DataError(
             f"task {experiment.task!r} is learned from {task.targets}, and the data has "
-            f"{federation.targets}; choose another task, or data made with "
+            f"{federation.targets}; choose task {' or '.join(map(repr, fitting))}, or data made with "
             f"from_arrays(..., task={experiment.task!r})"
         )
     task.check(federation)
