@@ -125,6 +125,11 @@ class Groups:
             return torch.where(y.any(1), y.argmax(1), self._classes)
         return torch.zeros(len(y), dtype=torch.long, device=y.device)
 
+    @property
+    def called(self) -> str:
+        """What the groups are, for messages."""
+        return "bins of numbers" if self.targets == "numbers" else "classes"
+
     def names(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
         if self.targets == "classes":
             return class_names

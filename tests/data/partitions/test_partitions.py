@@ -442,3 +442,10 @@ def test_sequences_have_no_class_to_go_by(partition: str) -> None:
             split(source, rule, peers=2, seed=0)
         assert str(told.value).startswith(f"partition {shown} deals samples out by their classes, and seq")
     assert split(source, "iid", peers=2, seed=0).train.sizes.tolist() == [16, 16]
+
+
+@pytest.mark.parametrize("partition", ["pathological(11)", "label-pairs(6)"])
+def test_numbers_have_bins_not_classes(partition: str) -> None:
+    source = from_arrays(np.arange(100.0)[:, None], np.arange(100.0), task="regression")
+    with pytest.raises(DataError, match=r"bins of numbers; .*10"):
+        split(source, partition, peers=2, seed=0)

@@ -113,8 +113,8 @@ class LabelPairs(ByClass):
         present = np.flatnonzero(class_stock(source))
         if not 1 <= self.clusters <= len(present) // 2:
             raise DataError(
-                f"label-pairs({self.clusters}) needs {2 * self.clusters} classes; there are {len(present)}, "
-                f"enough for 1 to {len(present) // 2} clusters"
+                f"label-pairs({self.clusters}) needs {2 * self.clusters} {source.groups.called}; there are "
+                f"{len(present)}, enough for 1 to {len(present) // 2} clusters"
             )
         pairs = rng.permutation(present)[: 2 * self.clusters].reshape(-1, 2)
         members = np.zeros((self.clusters, source.groups.count), dtype=bool)

@@ -41,7 +41,8 @@ class Pathological(ByClass):
         present = np.flatnonzero(stock)
         if self.c > len(present):
             raise DataError(
-                f"pathological({self.c}): the data have {len(present)} classes; use c <= {len(present)}"
+                f"pathological({self.c}): the data have {len(present)} {source.groups.called}; use c <= "
+                f"{len(present)}"
             )
         shards = np.zeros(len(stock), dtype=np.int64)
         shards[rng.permutation(present)] = even_sizes(peers * self.c, len(present))
