@@ -60,6 +60,30 @@ def test_texts_are_paragraphs_without_their_packages_name(example: ModuleType) -
     assert all(40 <= len(text) <= 400 for text in every)
 
 
+def test_settings_are_chosen_on_other_texts_than_those_of_the_test(
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training texts stay the same; no text is in two parts, or at two peers."""
+    folder = save_tiny_tokenizer(save_tiny_model(tmp_path / "tiny", length=32))
+    tokens, seen = example._tokens, []
+
+    def remembered(tokenizer: Any, texts: list[Any]) -> Any:
+        seen.append([(number, str(text)) for number, some in enumerate(texts) for text in some])
+        return tokens(tokenizer, texts)
+
+    monkeypatch.setattr(
+        example, "paragraphs", lambda _: {k: [f"{k} {n}" for n in range(20)] for k in example.KINDS}
+    )
+    monkeypatch.setattr(example, "_tokens", remembered)
+    example.federation(8, 0, str(folder), train=2, test=3)
+    train, test = seen[::2], seen[1::2]
+    seen.clear()
+    example.federation(8, 0, str(folder), train=2, test=3, validation=4)
+    assert seen[::2] == train
+    every = [text for part in (*train, *test, *seen[1::2]) for text in part]
+    assert len(every) == len(set(every)) == 8 * 4 * (2 + 3 + 4)
+
+
 @pytest.mark.parametrize(
     ("missing", "said"), [(True, "pip install 'coterie[transformers"), (False, "no folder")]
 )
