@@ -5,21 +5,45 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+
+class Turns(float):
+    """The best of several turns, which remembers all of them."""
+
+    turns: tuple[float, ...]
+
+    @classmethod
+    def of(cls, turns: list[float]) -> Turns:
+        best = cls(min(turns))
+        best.turns = tuple(turns)
+        return best
 
 
 @dataclass(frozen=True)
 class Row:
-    """Two times of one run; the ratio is what counts."""
+    """Two times of one run; the ratio is what counts.
+
+    limit: what `seconds` could be at best on this machine, and by what; "" if nobody has worked it out.
+    """
 
     what: str
     seconds: float
     other: float
     wanted: float | None  # None: for information
     at_least: bool
+    limit: str = ""
 
     @property
     def ratio(self) -> float:
         return self.seconds / self.other
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of every turn, where both were measured by turns; else the one that there is."""
+        if isinstance(self.seconds, Turns) and isinstance(self.other, Turns):
+            return [a / b for a, b in zip(self.seconds.turns, self.other.turns, strict=True)]
+        return [self.ratio]
 
     @property
     def verdict(self) -> str:
@@ -34,11 +58,16 @@ class Row:
             return ""
         return f"{'>=' if self.at_least else '<='} {self.wanted:g}"
 
+    def entry(self) -> dict[str, Any]:
+        """As JSON."""
+        better = None if self.wanted is None else ("higher" if self.at_least else "lower")
+        return {"what": self.what, "ratio": self.ratio, "ratios": self.ratios, "better": better}
 
-def by_turns(*measures: Callable[[], float], turns: int = 3) -> list[float]:
+
+def by_turns(*measures: Callable[[], float], turns: int = 3) -> list[Turns]:
     """The best of several turns of each, taken by turns: a disturbance of the machine hits all alike."""
     taken = [[measure() for measure in measures] for _ in range(turns)]
-    return [min(times) for times in zip(*taken, strict=True)]
+    return [Turns.of(list(times)) for times in zip(*taken, strict=True)]
 
 
 def best_seconds(work: Callable[[], object], repeats: int = 2) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from real_peers import PORT, Swarm
 
-from coterie.experiments.real_peers.joining import experiment_of
+from coterie.experiments.real_peers.folder import experiment_of
 from coterie.experiments.setup.digest import experiment_digest
 from coterie.peer.network.calling import TlsTransport
 from coterie.peer.network.messages import Body, Head, Hello, Receipt, Whereabouts

@@ -71,8 +71,10 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("pfedgraph", {"similarity": 0.1, "pull": 1.0}),
     ("fedala", {"adaptive": "all", "first_epochs": 2}),
     ("facade", {"clusters": 2}),
-    ("kin", {"peers": 2, "private": False, "head": "mixed", "refuse": False}),
-    ("kin", {"peers": 3, "memory": 1.0, "explore": 0.0, "margin": 0.0}),
+    ("kin", {"peers": 2, "private": "never", "head": "mixed", "refuse": False}),
+    ("kin", {"peers": 3, "memory": 1.0, "explore": 0.0, "margin": 0.0, "apart": False, "smooth": 0.0}),
+    ("kin", {"private": "always"}),
+    ("kin", {"shows": 5}),
     ("dfedsalt", {"rho": 0.0, "head_epochs": 2, "head_lr": 0.2}),
 )
 

@@ -1,8 +1,9 @@
 """The blocks of a Markdown document, for tests that carry out what it says.
 
 A block of code after a line that ends in a file's name and a colon, such as "Save this as `own.py`:", is that
-file. A block whose lines begin with $ holds commands, each followed by what it prints; a line of three dots
-stands for lines that are left out.
+file. A block without a kind holds commands: either one in each line, or those after $, each followed by what
+it prints; a line of three dots stands for lines that are left out. A block of kind `text` is what something
+printed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FILE = re.compile(r"`(?P<file>[\w./-]+\.\w+)`(?:, in `(?P<place>\w+)`)?:$")
 class Block:
     """One block of a document."""
 
-    kind: str  # python, toml, or empty
+    kind: str  # python, toml, text, or empty: commands
     text: str
     file: str  # whose content it is; empty: nothing says so
     place: str  # where in that file it belongs; empty: it is all of it
@@ -53,14 +54,21 @@ def blocks(document: Path) -> list[Block]:
 
 def commands(block: Block) -> list[Shown]:
     """The commands of a block; a backslash at the end goes on in the next line."""
+    if block.kind:
+        return []
     found: list[Shown] = []
-    for line in block.text.replace("\\\n", " ").splitlines():
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if not any(line.startswith("$ ") for line in lines):
+        return [Shown(shlex.split(line, comments=True), []) for line in lines if line.strip()]
+    for line in lines:
         if line.startswith("$ "):
-            found.append(Shown(shlex.split(line[2:]), []))
+            found.append(Shown(shlex.split(line[2:], comments=True), []))
         elif found and line.strip() != "...":
             found[-1].lines.append(line)
     return found
 
 
 def _words(text: str) -> list[str]:
+    """Without fingerprints, which differ like numbers."""
+    text = re.sub(r"\b[0-9A-F]{2}(:[0-9A-F]{2})+", "", text)
     return re.findall(r"[A-Za-z][A-Za-z-]+", text)

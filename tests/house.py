@@ -27,7 +27,7 @@ _INSIDE = f"{PACKAGE}/"
 
 LIMITS = {
     "files of a round": 18,  # of DFedPGP, from the engine's step to its records
-    "files of a parcel": 7,  # from a sender's post to the receiver's mailbox
+    "files of a parcel": 8,  # from a sender's post to the receiver's mailbox; the eighth writes it down
     "imports between algorithms": 5,
     "imports inside functions": 20,
 }
@@ -55,6 +55,7 @@ FOUNDATIONS = Floor(
     (
         Room("errors", "every error that is raised on purpose"),
         Room("files", "atomic writes, locks, secrets"),
+        Room("memory", "how much of it is free"),
         Room("checkpoints", "tensors with a JSON head: one writer, one reader"),
         Room("randomness", "streams named by seed, purpose, round and node"),
         Room("user_code", "file.py:Name, the user's own files"),
@@ -72,6 +73,8 @@ LEAVES = Floor(
         Room("topology", "graphs from (seed, round), faults"),
         Room("training", "the [training] section"),
         Room("metric", "what a score is called, and which way is better"),
+        Room("sharing", "who learned how much from whom, as shares"),
+        Room("spreads", "very many peers: who is listed, quantiles over all"),
     ),
 )
 FLOORS = (  # from the ground up
@@ -112,14 +115,23 @@ FLOORS = (  # from the ground up
         "experiments",
         (
             Room("experiments.setup", "schema, checks, from names to objects"),
+            Room("experiments.cluster", "Ray: workers that host peers, and their driver"),
             Room("experiments.runs", "a run: its loop, its records, its folder"),
             Room("experiments.cells", "many runs: sweeps, the papers' tables"),
             Room("experiments.real_peers", "taking part as a real peer"),
             Room("experiments", "coterie.simulate"),
         ),
     ),
-    Floor("reporting", (Room("reporting", "tables and plots from what runs left behind"),)),
+    Floor(
+        "reporting",
+        (
+            Room("reporting.numbers", "the numbers of every picture, once"),
+            Room("reporting", "tables and plots from what runs left behind"),
+            Room("reporting.page", "what page and report show, in words and data"),
+        ),
+    ),
     Floor("results", (Room("results", "coterie.compare, sweep and open: what one gets back"),)),
+    Floor("dashboard", (Room("dashboard", "the live page: its server, and real peers"),)),
     Floor("coterie", (Room("coterie", "the public names"),)),
     Floor(
         "cli",
@@ -140,7 +152,8 @@ FLOOR_OF = {room.name: floor.name for floor in (FOUNDATIONS, LEAVES, *FLOORS) fo
 
 def module_name(path: Path) -> str:
     """`coterie.data.sources.digits`; a package's own file ends in `.__init__`."""
-    return ".".join(["coterie", *path.relative_to(PACKAGE).with_suffix("").parts])
+    inside = path.relative_to(PACKAGE)
+    return ".".join(["coterie", *(inside.with_suffix("").parts if inside.name else ())])
 
 
 def room_of(module: str) -> str:

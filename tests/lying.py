@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peers_in_memory import SMALL, Size, World
 
+from coterie.errors import CoterieError
 from coterie.peer.network.messages import Body, Head, Parcel, TreeShape, decode_tree, encode_tree, shape_of
 from coterie.peer.network.serving import Handler
 from coterie.peer.process import Pace, Peer
 from coterie.protocol import Tree
-from coterie.testing import MemoryTransport
+from coterie.testing import Crash, MemoryTransport
 
 QUICK = Pace(deadline=8.0, join=30.0, heartbeat=1.0, suspect_after=4.0, linger=6.0)
 
@@ -63,6 +65,10 @@ class Liars(World):
     def handler(self, peer: Peer) -> Handler:
         lie = self.lies.get(peer.number)
         return peer if lie is None else _LyingHandler(peer, lie)
+
+    async def play_for(self, seconds: float, crashes: Sequence[Crash]) -> dict[int, CoterieError | None]:
+        async with asyncio.timeout(seconds):
+            return await self.play_with(crashes)
 
     @property
     def honest(self) -> list[Peer]:

@@ -80,6 +80,10 @@ class Hosts:
         for number in receivers:
             self._drop(number, f"ip saddr {{ {addresses} }}")
 
+    def refuse_inbound(self, number: int) -> None:
+        """A firewall: nobody can open a connection to this host, which can open some itself."""
+        self._drop(number, "tcp flags & (syn | ack) == syn")
+
     def partition(self, one: Iterable[int], other: Iterable[int]) -> None:
         one, other = list(one), list(other)
         self.cut(one, other)

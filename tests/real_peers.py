@@ -240,8 +240,9 @@ def simulated(table: Mapping[str, Any]) -> tuple[Params, History]:
 def same_as_simulated(table: Mapping[str, Any], peers: Mapping[int, Peer], swarm: Swarm) -> None:
     """Accuracies of the last round are equal, parameters within 1e-4 relative (1e-5 near zero)."""
     params, history = simulated(table)
-    for number in range(table["peers"]):
-        peer = peers[number]
+    for number, peer in peers.items():
+        if number >= table["peers"]:
+            continue
         assert peer.journal.round == table["rounds"]
         for name, value in peer.algorithm.personal(peer.state).items():
             torch.testing.assert_close(value[0], params[name][number], rtol=1e-4, atol=1e-5)

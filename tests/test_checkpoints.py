@@ -99,3 +99,31 @@ def test_a_file_that_never_fits_is_damaged(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(checkpoints, "safe_open", never)
     with pytest.raises(DamagedRunError, match="not a readable checkpoint"):
         read_checkpoint(tmp_path / "checkpoint.safetensors", "test")
+
+
+def test_checkpoints_are_safetensors_files_written_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the numbers and shapes; no piece but the head is larger than a block."""
+    monkeypatch.setattr(checkpoints, "_WRITTEN_BYTES", 64)
+    numbers = torch.arange(120)
+    tensors = {
+        "rows": numbers.view(30, 4).float(),
+        "turned": numbers.view(4, 30).double().T,
+        "half": numbers.view(60, 2).to(torch.bfloat16),
+        "short": numbers.view(40, 3).to(torch.int16),
+        "flags": numbers % 3 == 0,
+        "one": torch.tensor(7.5),
+        "none": torch.empty(0, 5, dtype=torch.int32),
+    }
+    pieces = [bytes(piece) for piece in checkpoints._pieces(tensors, {"format": "test"})]
+    assert max(map(len, pieces[1:])) <= 64
+    path = tmp_path / "file.safetensors"
+    checkpoints.write_checkpoint(path, tensors, {"format": "test"})
+    read, head = checkpoints.read_checkpoint(path, "test")
+    assert head == {"format": "test"}
+    assert checkpoints.read_head(path, "test") == head
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from coterie.randomness import (
     SHARED,
     Stream,
     digest,
+    normals,
     numpy_generator,
     philox,
     shared_stream,
@@ -206,3 +208,33 @@ def test_numpy_generator_is_named_alike() -> None:
     assert np.array_equal(first, numpy_generator(0, "partition", 1).random(4))
     assert not np.array_equal(first, numpy_generator(0, "partition", 2).random(4))
     assert not np.array_equal(first, numpy_generator(1, "partition", 1).random(4))
+
+
+def test_normal_numbers_come_from_the_published_words():
+    """SplitMix64 of seed 0 begins with e220a8397b1dcdaf; each half of it gives the sum of two quantiles."""
+    first = normals(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.int64), 2)[0]
+    quantile = NormalDist(0.0, 0.5**0.5).inv_cdf
+    for number, low, high in ((0, 0xCDAF, 0x7B1D), (1, 0xA839, 0xE220)):
+        # The upper 16 bits are read with their sign.
+        signed = high - 0x10000 if high >= 0x8000 else high
+        shares = ((low + 0.5) / 0x10000, (signed + 0x8000 + 0.5) / 0x10000)
+        assert abs(float(first[number]) - sum(map(quantile, shares))) < 1e-4
+
+
+def test_normal_numbers_are_addressed_and_standard_normal():
+    """Moments and shares within four standard errors; any stretch of a stream equals that of the whole."""
+    keys = stream(0, "normals", 0, torch.arange(500)).keys()
+    whole = normals(keys, np.zeros(500, dtype=np.int64), 2000)
+    part = normals(keys[7:9], np.array([10, 1000]), 60)
+    assert torch.equal(part, torch.stack((whole[7, 10:70], whole[8, 1000:1060])))
+    z = whole.double().flatten()
+    for value, expected, error in (
+        (z.mean(), 0.0, 1.0),
+        (z.square().mean(), 1.0, 2**0.5),
+        (z.pow(4).mean(), 3.0, 96**0.5),
+        ((z < 1.0).double().mean(), 0.841345, 0.3654),
+        ((z.abs() > 3.0).double().mean(), 0.0026998, 0.0519),
+        ((whole[:, ::2] * whole[:, 1::2]).mean(), 0.0, 2**0.5),  # the two numbers of a word
+        ((whole[1:] * whole[:-1]).mean(), 0.0, 1.0),  # streams of neighbours
+    ):
+        assert abs(float(value) - expected) < 4 * error / len(z) ** 0.5

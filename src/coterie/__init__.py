@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from coterie.experiments.api import simulate
     from coterie.experiments.runs.observing import Observer
     from coterie.experiments.runs.run import Run
+    from coterie.experiments.runs.tracking import track
     from coterie.experiments.setup.schema import Experiment
     from coterie.learning.tasks import Task
     from coterie.metric import Metric
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from coterie.results.comparison import compare
     from coterie.results.opening import open
+    from coterie.results.reading import read
     from coterie.results.sweeping import sweep
     from coterie.topology import Graph, Topology
     from coterie.training import Training
@@ -72,11 +74,13 @@ _HOME = {
     "open": "results.opening",
     "partitions": "catalogue",
     "pull": "protocol",
+    "read": "results.reading",
     "simulate": "experiments.api",
     "sources": "catalogue",
     "split": "data",
     "sweep": "results.sweeping",
     "topologies": "catalogue",
+    "track": "experiments.runs.tracking",
 }
 
 __all__ = [
@@ -109,11 +113,13 @@ __all__ = [
     "open",
     "partitions",
     "pull",
+    "read",
     "simulate",
     "sources",
     "split",
     "sweep",
     "topologies",
+    "track",
 ]
 
 

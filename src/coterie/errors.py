@@ -20,6 +20,8 @@
 Each message says what was wrong, where, and what to do about it.
 """
 
+from collections.abc import Iterable
+
 
 class CoterieError(Exception):
     """Base of all errors below; the command line prints its message and no traceback."""
@@ -46,7 +48,14 @@ class SealedError(ContractError):
 
 
 class SecureSumError(CoterieError):
-    """A secure sum lacks members, or its messages do not fit together; nothing was revealed."""
+    """A secure sum lacks members, or its messages do not fit together; nothing was revealed.
+
+    accused: numbers of the members whose messages are at fault, where that is known.
+    """
+
+    def __init__(self, text: str, accused: Iterable[int] = ()) -> None:
+        super().__init__(text)
+        self.accused = frozenset(accused)
 
 
 class DivergedError(CoterieError):

@@ -12,20 +12,28 @@ import secrets
 import shlex
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.errors import ConfigError, RunFolderError
 
 if sys.platform != "win32":  # where there are no such locks
     import fcntl
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 SECRET, PUBLIC = 0o600, 0o644
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def write_atomically(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
+def write_atomically(
+    path: Path, content: bytes | Iterable[Buffer], *, durable: bool = True, mode: int = 0o666
+) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part.
+
+    content: the whole, or its pieces in order, of which only one need be in memory at a time.
 
     durable: also after a power failure; without it, only after the process is killed.
     mode: of the new file, whatever the old one had.
@@ -75,8 +83,9 @@ def read_secret(path: Path) -> bytes:
     """The content of a file that nobody else may read."""
     try:
         with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # of the very file that is read
-            if mode & _OTHERS:
+            facts = os.fstat(file.fileno())  # of the very file that is read
+            mode = stat.S_IMODE(facts.st_mode)
+            if mode & _OTHERS and not _is_mounted_secret(facts):
                 raise ConfigError(
                     f"{path} holds a private key and others can read it (mode {mode:03o}); "
                     f"run: chmod 600 {shlex.quote(str(path))}"
@@ -84,6 +93,14 @@ def read_secret(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _is_mounted_secret(facts: os.stat_result) -> bool:
+    """Whether it is root's, and readable for this process by its group: so containers get secrets."""
+    if sys.platform == "win32" or os.geteuid() == 0 or facts.st_uid != 0:
+        return False
+    only_group_reads = stat.S_IMODE(facts.st_mode) & 0o037 == 0
+    return only_group_reads and facts.st_gid in (os.getegid(), *os.getgroups())
 
 
 def make_private_folder(folder: Path) -> None:
@@ -127,12 +144,12 @@ def somebody_has(lock: Path) -> bool:
         os.close(descriptor)
 
 
-def _create(path: Path, content: bytes, durable: bool, mode: int) -> None:
+def _create(path: Path, content: bytes | Iterable[Buffer], durable: bool, mode: int) -> None:
     """Make a file that must not exist yet; on failure there is none."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with open(descriptor, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -166,16 +183,17 @@ def _lock(path: Path, wait: bool) -> int:
             raise RunFolderError(f"cannot write in {path.parent}: {error.strerror}") from None
         if sys.platform == "win32":
             return descriptor
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_at(descriptor, path):
+        else:  # where a type checker for Windows does not look
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if _is_at(descriptor, path):
+                    return descriptor
+                os.close(descriptor)  # who had it has deleted the file: a lock on it would keep out nobody
+            except (BlockingIOError, KeyboardInterrupt):
+                os.close(descriptor)
+                raise
+            except OSError:  # a file system without locks
                 return descriptor
-            os.close(descriptor)  # who had it has deleted the file: a lock on it would keep out nobody
-        except (BlockingIOError, KeyboardInterrupt):
-            os.close(descriptor)
-            raise
-        except OSError:  # a file system without locks
-            return descriptor
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -4,21 +4,32 @@ A stream is a pure function of (seed, purpose, round, node): Philox4x32-10 (Salm
 whose key is a hash of seed and purpose and whose counter holds the node, the round, an index and a
 block number. All rows are computed in a few tensor operations, so any sharding of the nodes, any
 number of workers and any resumed run draw the same numbers, and there is no state to save.
+
+Generated samples need thousands of normal numbers for each peer in every round. Philox gives such a stream
+its key; its numbers come from SplitMix64 (Steele et al., 2014), which is many times faster and is addressed
+by number as well. Only integers and a table are involved, so that all machines have the same samples.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _HALF, _LOW = np.uint64(32), np.uint64(_MASK)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # and the steps of SplitMix64: a shift, and a multiplier after it
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LEVELS = 1 << 16
+
+Words = NDArray[np.uint64]
 
 SHARED = _MASK
 """The node id of streams that every node computes alike, such as who is sampled this round."""
@@ -78,6 +89,12 @@ class Stream:
         """(rows, n) floats in [0, 1) with 24 random bits."""
         return (self.bits(n, index) >> 8).float() * 2.0**-24
 
+    def keys(self, index: int = 0) -> Words:
+        """(rows,) of each node's stream of normal numbers, for `normals`."""
+        low, high = self.bits(2, index).cpu().numpy().astype(np.uint64).T
+        keys: Words = low | high << _HALF
+        return keys
+
     def permutation(self, sizes: Tensor, width: int, index: int = 0) -> Tensor:
         """(rows, width): the first sizes[i] entries of row i are a permutation of range(sizes[i])."""
         keys = self.bits(width, index)
@@ -124,3 +141,35 @@ def stream(seed: int, purpose: str, round: int, ids: Tensor) -> Stream:
 def shared_stream(seed: int, purpose: str, round: int) -> Stream:
     """A one-row stream that every node computes alike."""
     return stream(seed, purpose, round, torch.tensor([SHARED]))
+
+
+def normals(keys: Words, first: NDArray[np.int64], n: int) -> Tensor:
+    """(rows, n) standard normal numbers: those from number first[i] on of the stream with key keys[i].
+
+    n and first are even: a word of 64 bits gives two numbers, each the sum of two of 65,536 quantiles of a
+    normal distribution with half the variance. A row is a pure function of its key and what is asked for.
+    """
+    words: Words = np.add.outer((first >> 1).astype(np.uint64), np.arange(1, n // 2 + 1, dtype=np.uint64))
+    words *= _GOLDEN
+    words += keys[:, None]
+    mixed = np.empty_like(words)
+    for shift, multiplier in _MIXING:
+        np.right_shift(words, np.uint64(shift), out=mixed)
+        words ^= mixed
+        words *= np.uint64(multiplier)
+    np.right_shift(words, np.uint64(31), out=mixed)
+    words ^= mixed
+    halves = torch.from_numpy(words.view(np.int32)).flatten()  # two of each word
+    table = _quantiles()
+    drawn = table.index_select(0, halves & (_LEVELS - 1))
+    drawn += table.index_select(0, (halves >> 16) + _LEVELS // 2)  # from -32,768 on: the sign is kept
+    return drawn.view(len(keys), n)
+
+
+@functools.lru_cache(maxsize=1)
+def _quantiles() -> Tensor:
+    """(65536,) of a normal distribution with mean 0 and variance 1/2, in the middle of equal shares."""
+    middle = (torch.arange(_LEVELS, dtype=torch.float64) + 0.5) / _LEVELS
+    values = torch.special.ndtri(middle)
+    scaled: Tensor = values * (0.5 / values.square().mean()).sqrt()
+    return scaled.float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import by_hand
@@ -16,6 +17,7 @@ from coterie.algorithms.kin import Kin, KinState
 from coterie.algorithms.parts.best_model import Guard
 from coterie.algorithms.parts.selection import Acquaintance
 from coterie.errors import ConfigError
+from coterie.experiments.setup.config import resolve
 from coterie.protocol import Links, Params
 from coterie.simulation import Simulation
 from coterie.training import Training
@@ -92,40 +94,78 @@ def losses_of(run: Simulation, models: list[Params], peer: int) -> list[float]:
     return [float(by_hand.loss(model, *by_hand.data_of(run, peer))) for model in models]
 
 
+def under_own_head(models: list[Params], peer: int) -> list[Params]:
+    own = {name: models[peer][name] for name in by_hand.HEAD}
+    return [{**model, **own} for model in models]
+
+
 def weights_by_hand(losses: list[float], group: list[int], kappa: float) -> dict[int, float]:
     best = min(losses[j] for j in group)
     return {j: float(np.exp(-kappa * (losses[j] - best) / best)) for j in group}
 
 
+def in_parts(body: Params, head: Params) -> Params:
+    return {**body, **{name: head[name] for name in by_hand.HEAD}}
+
+
 def test_a_first_round_by_hand(small_simulation: Build) -> None:
-    """All are strangers: two of them are drawn, seen one by one and weighed."""
+    """All are strangers: two of them are drawn, seen one by one and weighed, body and head apart."""
     run, models = started(small_simulation, Kin(peers=2, kappa=4.0, refuse=False))
     run.step()
     state: KinState = run.blocks[0].state
-    assert state.seen_in_clear.tolist() == [2] * 4
+    assert state.looks.sum(1).tolist() == [2] * 4
     for peer in range(4):
         group = (state.known.number[peer] > 0).nonzero().flatten().tolist()
         assert len(group) == 2
+        heads = weights_by_hand(losses_of(run, models, peer), group, 4.0)
+        bodies = weights_by_hand(losses_of(run, under_own_head(models, peer), peer), group, 4.0)
+        assert heads != bodies
+        expected = in_parts(mixture(models, bodies, peer), mixture(models, heads, peer))
+        check_in_use(run, models, peer, expected)
+
+
+def test_body_and_head_may_be_judged_together(small_simulation: Build) -> None:
+    run, models = started(small_simulation, Kin(peers=3, kappa=4.0, refuse=False, apart=False))
+    run.step()
+    for peer in range(4):
+        group = [j for j in range(4) if j != peer]
         weights = weights_by_hand(losses_of(run, models, peer), group, 4.0)
         check_in_use(run, models, peer, mixture(models, weights, peer))
 
 
-def test_who_is_worse_than_the_untrained_model_is_refused(small_simulation: Build) -> None:
+def test_the_head_of_who_is_worse_than_the_untrained_model_is_refused(small_simulation: Build) -> None:
     run, models = started(small_simulation, Kin(peers=3, kappa=4.0))
     run.step()
     refused = 0
     for peer in range(4):
-        losses = losses_of(run, models, peer)
-        weights = weights_by_hand(losses, [j for j in range(4) if j != peer], 4.0)
-        weights = {j: w for j, w in weights.items() if losses[j] < losses[peer]}  # its own is still untrained
-        refused += 3 - len(weights)
-        check_in_use(run, models, peer, mixture(models, weights, peer))
+        losses, group = losses_of(run, models, peer), [j for j in range(4) if j != peer]
+        heads = weights_by_hand(losses, group, 4.0)
+        heads = {j: w for j, w in heads.items() if losses[j] < losses[peer]}  # its own is still untrained
+        refused += 3 - len(heads)
+        bodies = weights_by_hand(losses_of(run, under_own_head(models, peer), peer), group, 4.0)
+        expected = in_parts(mixture(models, bodies, peer), mixture(models, heads, peer))
+        check_in_use(run, models, peer, expected)
     assert 0 < refused < 12
+
+
+def test_the_model_in_use_is_a_running_mean_over_rounds(small_simulation: Build) -> None:
+    """A round counts half of the next one."""
+    still = small_simulation(Kin(peers=3, smooth=0.0), "full", sizes=SIZES, training=Training(steps=2))
+    mean = small_simulation(Kin(peers=3, smooth=0.5), "full", sizes=SIZES, training=Training(steps=2))
+    parts = []
+    for _ in range(3):
+        still.step()
+        mean.step()
+        parts.append(dict(still.personal()))
+    for name, value in mean.personal().items():
+        expected = (0.25 * parts[0][name] + 0.5 * parts[1][name] + parts[2][name]) / 1.75
+        torch.testing.assert_close(value, expected)
+        assert torch.equal(mean.blocks[0].state.params[name], still.blocks[0].state.params[name])
 
 
 def test_friends_send_a_sealed_sum(small_simulation: Build) -> None:
     """In the second round; with kappa 0 all weigh the same, and nobody is seen again."""
-    run, models = started(small_simulation, Kin(peers=3, kappa=0.0, refuse=False))
+    run, models = started(small_simulation, Kin(peers=3, kappa=0.0, refuse=False, smooth=0.0))
     first = run.step()
     assert [len(traffic.senders) for traffic in first.traffic] == [
         12,
@@ -136,7 +176,7 @@ def test_friends_send_a_sealed_sum(small_simulation: Build) -> None:
     models = [by_hand.of(run.blocks[0].state.params, peer) for peer in range(4)]
     second = run.step()
     assert [len(traffic.senders) for traffic in second.traffic] == [0, 0, 12, 12]
-    assert run.blocks[0].state.seen_in_clear.tolist() == [3] * 4
+    assert run.blocks[0].state.looks.sum(1).tolist() == [3] * 4
     for peer in range(4):
         others = {j: 1.0 for j in range(4) if j != peer}
         check_in_use(run, models, peer, mixture(models, others, peer))
@@ -146,17 +186,17 @@ def test_nobody_is_alone_in_a_sum_and_nobody_is_sealed_for_ever(small_simulation
     alone, _ = started(small_simulation, Kin(peers=1, refuse=False))
     for _ in range(3):
         alone.step()
-    assert alone.blocks[0].state.seen_in_clear.tolist() == [3] * 4
+    assert alone.blocks[0].state.looks.sum(1).tolist() == [3] * 4
     run, _ = started(small_simulation, Kin(peers=3, kappa=0.0, refuse=False, memory=0.6))
     counts = []
     for _ in range(5):
         run.step()
-        counts.append(run.blocks[0].state.seen_in_clear[0].item())
+        counts.append(int(run.blocks[0].state.looks[0].sum()))
     assert counts == [3, 3, 3, 6, 6]  # a look counts 1, then 0.6, then 0.36, which is less than a half
-    opened, _ = started(small_simulation, Kin(peers=3, kappa=0.0, refuse=False, private=False))
+    opened, _ = started(small_simulation, Kin(peers=3, kappa=0.0, refuse=False, private="never"))
     for _ in range(3):
         opened.step()
-    assert opened.blocks[0].state.seen_in_clear.tolist() == [9] * 4
+    assert opened.blocks[0].state.looks.sum(1).tolist() == [9] * 4
 
 
 def test_validation_data_choose_among_mixed_blended_and_own(small_simulation: Build) -> None:
@@ -165,8 +205,10 @@ def test_validation_data_choose_among_mixed_blended_and_own(small_simulation: Bu
     run.step()
     state: KinState = run.blocks[0].state
     for peer in range(4):
-        weights = weights_by_hand(losses_of(run, models, peer), [j for j in range(4) if j != peer], 3.0)
-        mixed = mixture(models, weights, peer)
+        group = [j for j in range(4) if j != peer]
+        heads = weights_by_hand(losses_of(run, models, peer), group, 3.0)
+        bodies = weights_by_hand(losses_of(run, under_own_head(models, peer), peer), group, 3.0)
+        mixed = in_parts(mixture(models, bodies, peer), mixture(models, heads, peer))
         half = by_hand.mean(mixed, models[peer])
         with_head = {**mixed, **{name: models[peer][name] for name in by_hand.HEAD}}
         candidates = [with_head, mixed, half, models[peer]]
@@ -193,14 +235,83 @@ HOW: dict[str, Any] = {
 }
 
 
-def test_among_opponents_it_is_local_training_bit_for_bit() -> None:
-    """With one peer of each opinion there is nobody to learn from."""
+def test_whom_nobody_can_reach_trains_alone_bit_for_bit() -> None:
+    """Training is Local's; in use is the mean over rounds."""
+    alone = {**HOW, "topology": "erdos-renyi(0)"}
+    runs = [
+        coterie.simulate(name, data=opposed(4), rounds=5, training={"lr": 0.5, "epochs": 3}, **alone)
+        for name in ("kin(smooth=0)", "local")
+    ]
+    for name, value in runs[1].model(0).items():
+        assert torch.equal(runs[0].model(0)[name], value)
+
+
+def test_an_opponents_head_is_refused() -> None:
+    """With one peer of each opinion; bodies are mixed, and nobody is worse off than alone."""
     runs = [
         coterie.simulate(name, data=opposed(2), rounds=5, training={"lr": 0.5, "epochs": 3}, **HOW)
         for name in ("kin", "local")
     ]
-    for name, value in runs[1].model(0).items():
-        assert torch.equal(runs[0].model(0)[name], value)
+    assert min(runs[0].personal_accuracy) >= min(runs[1].personal_accuracy)
+
+
+def test_a_peer_shows_its_model_to_another_only_so_often(small_simulation: Build) -> None:
+    """Whom it then knows to be good is asked for a sealed sum; the others are not asked."""
+    run, _ = started(small_simulation, Kin(peers=3, kappa=0.0, refuse=False, memory=0.5, shows=2))
+    sent = []
+    for _ in range(9):
+        traffic = run.step().traffic
+        sent.append([len(traffic[1].senders), len(traffic[3].senders)])
+    # a look counts 1, 0.5 and then less than a half: it is renewed in the fourth round, and never again
+    assert sent == [[12, 0], [0, 12], [0, 12], [12, 0], *[[0, 12]] * 5]
+    state: KinState = run.blocks[0].state
+    assert state.looks.max() == 2
+    assert torch.equal(state.looks, state.shown.T)
+
+
+def test_who_asks_too_often_gets_no_model(small_simulation: Build) -> None:
+    """The one who shows counts itself, and does not rely on those who ask."""
+    run, _ = started(small_simulation, Kin(peers=3, refuse=False, private="never", shows=1))
+    run.step()
+    block = run.blocks[0]
+    block.state = replace(block.state, looks=torch.zeros_like(block.state.looks))  # as a liar would have it
+    again = run.step()
+    assert [len(traffic.senders) for traffic in again.traffic] == [12, 0, 0, 0]
+
+
+def test_all_sealed_members_count_as_the_mean_of_their_sum(small_simulation: Build) -> None:
+    run, models = started(small_simulation, Kin(peers=2, kappa=4.0, refuse=False, private="always"))
+    first = run.step()
+    assert [len(traffic.senders) for traffic in first.traffic] == [0, 0, 8, 8]
+    state: KinState = run.blocks[0].state
+    assert state.looks.sum() == 0
+    for peer in range(4):
+        group = (state.known.number[peer] > 0).nonzero().flatten().tolist()
+        assert len(group) == 2
+        mean = by_hand.mean(*(models[j] for j in group))
+        for known, model in (
+            (state.known, mean),
+            (state.bodies, under_own_head([mean, *models], 1 + peer)[0]),
+        ):
+            loss = losses_of(run, [model], peer)[0]
+            assert known.mean[peer, group].tolist() == pytest.approx([loss, loss])
+        check_in_use(run, models, peer, mixture(models, dict.fromkeys(group, 1.0), peer))
+
+
+def test_all_sealed_needs_one_network() -> None:
+    table = {"algorithm": "kin(private=always)", "data": "digits", "models": {"mlp(8)": "0-1"}, "peers": 4}
+    with pytest.raises(ConfigError, match="needs the same model at all peers"):
+        resolve(table)
+    assert resolve({**table, "algorithm": "kin"}).models
+
+
+def test_the_result_says_how_many_models_were_seen_in_the_clear() -> None:
+    run = coterie.simulate("kin(private=never,peers=2)", data=opposed(4), rounds=3, **HOW)
+    assert run.result()["seen_in_clear_per_peer"] == {"mean": 6.0, "min": 6.0, "max": 6.0}
+    sealed = coterie.simulate("kin(private=always)", data=opposed(4), rounds=3, **HOW)
+    assert sealed.result()["seen_in_clear_per_peer"] == {"mean": 0.0, "min": 0.0, "max": 0.0}
+    uncounted = coterie.simulate("d-psgd", data=opposed(4), rounds=1, **HOW)
+    assert uncounted.result()["seen_in_clear_per_peer"] is None
 
 
 def test_it_finds_those_of_its_opinion() -> None:
@@ -214,7 +325,17 @@ def test_it_finds_those_of_its_opinion() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"peers": 0}, {"kappa": -1.0}, {"explore": -0.1}, {"memory": 0.0}, {"margin": -0.1}]
+    "settings",
+    [
+        {"peers": 0},
+        {"kappa": -1.0},
+        {"explore": -0.1},
+        {"memory": 0.0},
+        {"margin": -0.1},
+        {"smooth": 1.1},
+        {"shows": -1},
+        {"private": "always", "peers": 1},
+    ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

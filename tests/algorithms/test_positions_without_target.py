@@ -84,14 +84,23 @@ def test_pdfl_attends_by_positions_that_have_a_target(workers: Workers) -> None:
         torch.testing.assert_close(run.personal()["0.weight"][peer], expected)
 
 
-def test_kd_pdfl_measures_distances_over_positions_that_have_a_target(workers: Workers) -> None:
+@pytest.mark.parametrize("layer", [None, "0"])
+def test_kd_pdfl_measures_distances_over_positions_that_have_a_target(
+    layer: str | None, workers: Workers
+) -> None:
     """Without a regulariser a weight loses eta mu1 d, and the star is the peer whose weights change."""
-    algorithm = KDPDFL(mu1=1.0, mu2=0.0, step_rule="const", step_size=0.1)
+    algorithm = KDPDFL(mu1=0.1, mu2=0.0, step_rule="const", step_size=1.0, layer=layer)
     models, run = after_a_round(algorithm, workers)
     found = run.blocks[0].state.collaboration.double()
     (star,) = (found.sum(1) < 2 / 3 - 1e-4).nonzero().flatten().tolist()
-    own = torch.softmax(logits(models[star], unpadded(star)), 1)
+
+    def compared(peer: int) -> Tensor:
+        """Probabilities, or the layer's outputs so that d is per feature."""
+        if layer is None:
+            return torch.softmax(logits(models[peer], unpadded(star)), 1)
+        return models[peer]["0.weight"][unpadded(star)] / FEATURES**0.5
+
     for other in {0, 1, 2} - {star}:
-        theirs = torch.softmax(logits(models[other], unpadded(star)), 1)
-        d = float((theirs - own).square().sum(1).mean())
+        d = float((compared(other) - compared(star)).square().sum(1).mean())
+        assert 0 < d < 10 / 3  # neither equal, nor so far that the weight ends at zero
         assert float(found[star, other]) == pytest.approx(1 / 3 - 0.1 * d, abs=1e-6)

@@ -52,7 +52,6 @@ Command = Callable[..., Any]
             ],
             "splitting.validation",
         ),
-        (["compare"], "--algorithms"),
         (["compare", "--algorithms", "local,fedavgg"], "did you mean fedavg"),
         (["compare", "--algorithms", "d-psgd,d-psgd"], "twice"),
         (["compare", "--algorithms", "local,oracle", "--partition", "iid"], "clusters"),

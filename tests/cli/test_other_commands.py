@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from coterie import catalogue
-from coterie.cli.names import _settings, kind_of_algorithm
 from coterie.experiments.setup.schema import Experiment
+from coterie.reporting.page.explained import kind_of_algorithm, settings_of
 from coterie.toml_tables import keys
 
 Command = Callable[..., Any]
@@ -99,14 +99,17 @@ def test_explain_knows_the_keys_of_an_experiment(coterie: Command) -> None:
     assert by_name.exit_code == 0, by_name.stderr
     assert by_name.stdout == "training.lr  float, default 0.05  (learning rate)\n"
     assert coterie("explain", "lr").stdout == by_name.stdout
-    assert coterie("explain", "peers").stdout == "peers  int, default 20  (number of peers)\n"
+    assert coterie("explain", "peers").stdout == (
+        "peers  int, default 20  (number of peers; between real peers the largest, who may come later)\n"
+    )
 
 
 def test_explain_shows_a_section_with_all_its_keys(coterie: Command) -> None:
     lines = coterie("explain", "faults").stdout.splitlines()
     assert lines[0] == "[faults]  What goes wrong on purpose."
-    assert [line.split()[0] for line in lines[2:]] == ["faults.churn", "faults.loss", "faults.byzantine"]
-    assert lines[4].startswith("faults.byzantine  dict[str, str], default {}  (peers that lie, and how, ")
+    keys = [line.split()[0].removeprefix("faults.") for line in lines[2:]]
+    assert keys == ["churn", "loss", "joins", "leaves", "byzantine"]
+    assert lines[6].startswith("faults.byzantine  dict[str, str], default {}  (peers that lie, and how, ")
 
 
 def test_every_key_says_what_it_means() -> None:
@@ -115,7 +118,7 @@ def test_every_key_says_what_it_means() -> None:
 
 def test_settings_are_explained_without_a_source_too() -> None:
     made = dataclasses.make_dataclass("Made", [("width", int, 3)])
-    assert list(_settings(made)) == ["", "settings", "  width  int, default 3"]
+    assert list(settings_of(made)) == ["", "settings", "  width  int, default 3"]
 
 
 def test_data_show_prints_and_plots_the_labels(coterie: Command, folder: Path) -> None:

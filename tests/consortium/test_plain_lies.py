@@ -12,8 +12,8 @@ from lying import Liars, Lie, model_shape, other_parcels
 from peers_in_memory import Size, World
 
 from coterie.algorithms.d_psgd import DPSGD
-from coterie.errors import DivergedError
-from coterie.peer.network.messages import Head, Hello, Parcel, shape_of
+from coterie.errors import DivergedError, RefusedError
+from coterie.peer.network.messages import Head, Hello, Parcel, decode_head, shape_of
 from coterie.protocol import ModelState, Node, Round, Tree
 from coterie.protocol.plausible import norm
 from coterie.protocol.trees import map_tree
@@ -201,3 +201,11 @@ def test_a_ruined_model_never_overwrites_a_good_one(tmp_path: Path) -> None:
     assert peer.journal.round == 3
     run_virtually(peer.load())
     assert all(bool(value.isfinite().all()) for value in peer.state.params.values())
+
+
+@pytest.mark.parametrize("kind", ["parcel", "inquiry"])
+def test_a_message_of_a_round_before_the_first_is_refused(kind: str) -> None:
+    """A share of round -1 would be written down, and its file could not be read again at the next start."""
+    raw = f'{{"kind":"{kind}","sender":"bob","round":-1,"slot":0}}'
+    with pytest.raises(RefusedError, match="malformed"):
+        decode_head(raw.encode())

@@ -12,7 +12,7 @@ from algorithm_exam import Exam
 from coterie.learning import Workers
 from coterie.protocol import Inbox
 from coterie.protocol.trees import leaves
-from coterie.simulation.router import Router
+from coterie.simulation.blocks import Block
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,14 @@ def sit(workers: dict[int, Workers]) -> Callable[..., Exam]:
 def delivered(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of all tensors that were in a message, counted or not."""
     names: set[str] = set()
-    deliver = Router.deliver
+    open_mail = Block.open
 
-    def spy(self: Router, *given: Any) -> tuple[list[Inbox], Any]:
-        inboxes, traffic = deliver(self, *given)
-        parcels = [parcel for inbox in inboxes for parcel in inbox._parcels]
-        names.update(place.rpartition("/")[2] for parcel in parcels for place, _ in leaves(parcel.payload))
-        return inboxes, traffic
+    def spy(self: Block, *given: Any) -> Inbox:
+        inbox = open_mail(self, *given)
+        names.update(
+            place.rpartition("/")[2] for parcel in inbox._parcels for place, _ in leaves(parcel.payload)
+        )
+        return inbox
 
-    monkeypatch.setattr(Router, "deliver", spy)
+    monkeypatch.setattr(Block, "open", spy)
     return names

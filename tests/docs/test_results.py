@@ -49,7 +49,8 @@ def test_the_columns_of_records_are_documented(names: dict[str, Any], file: str,
     coterie.simulate("d-psgd", **{**names["small"], "rounds": 1}, run_dir=tmp_path / "run")
     header = (tmp_path / "run" / file).read_text().partition("\n")[0].split(",")
     fixed = [name for name in header if not name.endswith(MEASURED)]
-    assert all(f"`{name}`" in line for name in fixed)
+    classes = {f"class {number}" for number in range(1, 10)}  # the page names the first
+    assert all(f"`{name}`" in line for name in fixed if name not in classes)
 
 
 def test_the_saved_model_is_peer_3(names: dict[str, Any]) -> None:

@@ -159,7 +159,7 @@ def test_own_models(model: Any) -> None:
 @pytest.mark.parametrize("kind", ["arrays", "tuples", "four", "datasets", "dicts", "federation"])
 def test_own_data(kind: str) -> None:
     data: Any
-    peers = [arrays(20, seed) for seed in range(3)]
+    peers = [arrays(60, seed) for seed in range(3)]
     if kind == "arrays":
         data = own_data()
     elif kind == "tuples":
@@ -216,7 +216,7 @@ def test_validation_samples_are_taken_from_a_list_but_not_from_a_federation() ->
     asked: dict[str, Any] = {"rounds": 1, "splitting": {"validation": 0.25}}
     run = coterie.simulate("local", peers, "mlr", **asked)
     held = prepare(run.experiment, Objects(data=peers)).federation.validation
-    assert held.sizes.tolist() == [4, 4, 4]  # of 16, as 4 of 20 are for testing
+    assert held.sizes.tolist() == coterie.from_peers(peers, validation=0.25).validation.sizes.tolist()
     with pytest.raises(ConfigError, match=r"leave out splitting\.validation;"):
         coterie.simulate("local", coterie.from_peers(peers), "mlr", **asked)
 

@@ -93,3 +93,23 @@ def test_another_vocabulary_gets_a_sentence(folder: Path) -> None:
         simulate(folder, data)
     assert str(WORDS) in str(error.value)
     assert str(WORDS - 1) in str(error.value)
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_one_that_looks_ahead_is_refused(one_way: bool, tmp_path: Path) -> None:
+    """An encoder sees the next word, which is what it is asked, unless it is made to read one way."""
+    config = transformers.BertConfig(
+        vocab_size=WORDS,
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=LENGTH,
+        is_decoder=one_way,
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "encoder")
+    if one_way:
+        assert simulate(tmp_path / "encoder", counting(PEERS)).metric.name == "perplexity"
+    else:
+        with pytest.raises(ConfigError, match="looks at the words that follow"):
+            simulate(tmp_path / "encoder", counting(PEERS))

@@ -14,6 +14,8 @@ from coterie.data import load, split
 from coterie.experiments.runs.run import Run
 from coterie.reporting import plots
 from coterie.reporting.data_plots import label_histogram
+from coterie.reporting.numbers.known import known
+from coterie.reporting.numbers.maps import heat_map
 
 
 def small_run(algorithm: str, **more: object) -> Run:
@@ -87,7 +89,7 @@ def test_one_round_and_one_peer_can_be_drawn(tmp_path: Path) -> None:
 def test_received_models_are_shares_sorted_by_cluster(runs: list[Run]) -> None:
     oracle = runs[2]
     assert oracle.clusters is not None
-    shares = torch.from_numpy(plots._shares(oracle))
+    shares = torch.from_numpy(heat_map(known([oracle])).shares)
     assert torch.allclose(shares.sum(1), torch.ones(4, dtype=torch.double))
     assert not shares[:2, 2:].any()  # the oracle stays within its cluster
     assert not shares[2:, :2].any()

@@ -13,6 +13,7 @@ from torch import nn
 
 import coterie
 from coterie.errors import ConfigError, DamagedRunError, RunFolderError
+from coterie.results.comparison import Comparison
 
 SMALL: dict[str, Any] = {
     "algorithm": "kd-pdfl",
@@ -170,3 +171,32 @@ def test_what_is_no_run_gets_a_sentence(tmp_path: Path) -> None:
         coterie.open(tmp_path / "nothing")
     with pytest.raises(RunFolderError, match="is not a run folder"):
         coterie.open(tmp_path)
+
+
+def test_all_runs_of_a_folder_are_one_frame(tmp_path: Path) -> None:
+    small = {"partition": "rotations(2)", "topology": "ring", "peers": 4, "rounds": 2, "model": "mlr"}
+    coterie.compare(["d-psgd"], **small, seeds=2, run_dir=tmp_path / "both")  # type: ignore[arg-type]
+    done = coterie.open(tmp_path / "both")
+    assert isinstance(done, Comparison)
+    for kind, library in (("rounds", "pandas"), ("peers", "polars"), ("links", "pandas")):
+        frame = coterie.read(tmp_path, kind, library)
+        assert list(frame.columns[:3]) == ["run", "algorithm", "seed"]
+        whole = 0
+        for name, runs in done.runs.items():
+            for seed, run in enumerate(runs):
+                own = run.frame(kind, library)
+                mine = (frame["algorithm"] == name) & (frame["seed"] == seed)
+                assert list(frame.columns[3:]) == list(own.columns)
+                for column in own.columns:
+                    found = frame[column].filter(mine) if library == "polars" else frame[column][mine]
+                    assert list(found) == list(own[column])
+                whole += len(own)
+        assert len(frame) == whole
+    assert set(coterie.read(tmp_path / "both" / "d-psgd-s1")["run"]) == {"d-psgd-s1"}
+
+
+def test_a_folder_without_runs_gives_no_frame(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="holds no runs"):
+        coterie.read(tmp_path)
+    with pytest.raises(RunFolderError, match="there is no folder"):
+        coterie.read(tmp_path / "nowhere")

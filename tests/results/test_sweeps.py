@@ -128,7 +128,7 @@ def test_objects_of_ones_own_run_in_a_new_folder_only(tmp_path: Path) -> None:
     done = coterie.sweep({"training.lr": [0.0, 0.5]}, **own, out=tmp_path / "s")
     alone = coterie.simulate(**own, training={"lr": 0.5, "work": "equal"})
     assert done.results()[1]["personal_accuracy"] == pytest.approx(float(alone.personal_accuracy.mean()))
-    with pytest.raises(RunFolderError, match="is not empty"):
+    with pytest.raises(RunFolderError, match=r"is not empty, .* with objects cannot go on"):
         coterie.sweep({"training.lr": [0.0, 0.5]}, **own, out=tmp_path / "s")
 
 
@@ -172,3 +172,8 @@ def test_reproductions_are_opened(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"name": "x"}')
     with pytest.raises(RunFolderError, match="it has no 'scale'"):
         coterie.open(tmp_path)
+
+
+def test_the_folder_of_a_sweep_has_another_name_than_that_of_a_run() -> None:
+    with pytest.raises(ConfigError, match=r"write out=\.\.\. in place of run_dir"):
+        coterie.sweep({"training.lr": [0.1]}, run_dir="somewhere")

@@ -21,7 +21,7 @@ from coterie.protocol import Algorithm, Exchange, Inbox
 from coterie.protocol.trees import map_tree
 from coterie.randomness import numpy_generator
 from coterie.simulation import Simulation
-from coterie.topology import Churn, MessageLoss, Topology, make
+from coterie.topology import Attendance, Churn, MessageLoss, Topology, make
 from coterie.training import Training
 
 PEERS = 6
@@ -78,6 +78,22 @@ def test_absent_peers_lost_messages_and_a_hub_change_no_total(
         for block in simulation.blocks
     ]
     assert sum(totals) == pytest.approx(PEERS + (graph == "star"), rel=1e-12)
+
+
+@ALGORITHMS
+@SHARDS
+def test_who_leaves_hands_all_of_its_mass_over(build: Build, algorithm: Algorithm[Any], cut: Any) -> None:
+    topology = Attendance(make("directed(2)", peers=PEERS, seed=1), joins={5: 2}, leaves={1: 4})
+    run = build(algorithm, topology, cut)
+    for _ in range(4):
+        run.step(evaluate=False)  # which checks the total
+    mass = run._gather([algorithm.mass(block.state) for block in run.blocks])  # type: ignore[misc]
+    assert float(mass[1]) == 0.0
+    assert float(mass.sum()) == pytest.approx(PEERS, rel=1e-12)
+    gone = {name: value[1].clone() for name, value in run.personal().items()}
+    assert all(bool(value.isfinite().all()) for value in gone.values())
+    run.step(evaluate=False)
+    assert all(torch.equal(run.personal()[name][1], value) for name, value in gone.items())
 
 
 def leaking(z: Any, mass: Any, node: Any, waiting: Any = None) -> Generator[Exchange, Inbox, Pushed]:

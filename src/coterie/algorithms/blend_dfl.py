@@ -83,6 +83,7 @@ class BlendDFL(Algorithm[BlendState]):
         personal=False,
         free_running=True,
         architectures=True,
+        per_sample=("teacher_logits", "taught"),
     )
     presets: ClassVar[Presets] = {
         "paper": {"kd_weight": 10.0, "temperature": 3.0, **BLEND_DFL_TRAINING},

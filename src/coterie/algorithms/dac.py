@@ -55,6 +55,7 @@ class DAC(Algorithm[DACState]):
 
     facts = Facts(
         paper="Listo Zec et al. 2022",
+        keeps_best=True,
         measured="after_local",
         communication="one model and one score vector from each of M peers",
     )

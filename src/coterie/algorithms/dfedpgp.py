@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.parts.heads import head_settings, pick, train_head_then_body
-from coterie.algorithms.parts.push_sum import check_mass, check_total, merge, push, step_on
+from coterie.algorithms.parts.push_sum import check_mass, merge, push, step_on
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING, require_at_least
 from coterie.protocol import Algorithm, Exchange, Facts, Node, Params, Presets, Round, average
 
@@ -102,5 +101,5 @@ class DFedPGP(Algorithm[DirectedState]):
     def personal(self, state: DirectedState) -> Params:
         return state.params
 
-    def check(self, states: Sequence[DirectedState], nodes: int, round: int) -> None:
-        check_total([state.mass for state in states], nodes, round)
+    def mass(self, state: DirectedState) -> Tensor:
+        return state.mass

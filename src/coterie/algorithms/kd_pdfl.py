@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.algorithms.parts.distillation import output_distances
 from coterie.algorithms.parts.heads import pick
-from coterie.algorithms.parts.received import Footprints, adopt
+from coterie.algorithms.parts.received import MOST_IN_MATRIX, Footprints, Met, adopt
 from coterie.algorithms.parts.settings import (
     KD_PDFL_EMNIST,
     KD_PDFL_IOT,
@@ -28,7 +28,7 @@ class CollaborationState:
     """Each node's model, how much it trusts every other, and the models that it remembers."""
 
     params: Params
-    collaboration: Tensor  # (rows, peers) w_ij
+    collaboration: Tensor | Met  # (rows, peers) w_ij; of more than 5,000 peers, those of pairs that met
     footprints: Footprints  # empty unless use_cache
 
 
@@ -110,8 +110,11 @@ class KDPDFL(Algorithm[CollaborationState]):
 
     def init(self, node: Node) -> CollaborationState:
         params, peers = node.initial(), node.graph.nodes - (node.hub is not None)
-        everyone = torch.arange(peers) != node.ids[:, None]  # w_ii = 0
         footprints = Footprints.none(self.shared(params, node), self.use_cache * peers)
+        if peers > MOST_IN_MATRIX and not self.use_cache:
+            slots = StarNode.most_turns(node) * int(node.graph.in_degree.max())
+            return CollaborationState(params, Met.nobody(node.rows, min(peers, slots), 1 / peers), footprints)
+        everyone = torch.arange(peers) != node.ids[:, None]  # w_ii = 0
         return CollaborationState(params, everyone / peers, footprints)
 
     def round(self, state: CollaborationState, node: Node) -> Round[CollaborationState]:
@@ -125,7 +128,7 @@ class KDPDFL(Algorithm[CollaborationState]):
             mine = adopt(mine, answer) if self.broadcast == "overwrite" else mine
             footprints = footprints.seen(answer) if self.use_cache else footprints
         node.measure(after_mixing=mine)
-        if node.evaluating:
+        if node.evaluating and isinstance(collaboration, Tensor):
             node.record(collaboration=collaboration)
         mine = steps_between_exchanges(mine, node, self.exchange_every)
         return CollaborationState(mine, collaboration, footprints)
@@ -133,8 +136,8 @@ class KDPDFL(Algorithm[CollaborationState]):
     def personal(self, state: CollaborationState) -> Params:
         return state.params
 
-    def collaboration(self, state: CollaborationState) -> Tensor:
-        return state.collaboration
+    def collaboration(self, state: CollaborationState) -> Tensor | None:
+        return state.collaboration if isinstance(state.collaboration, Tensor) else None
 
     def compared_layer(self) -> str | None:
         return self.layer
@@ -143,16 +146,22 @@ class KDPDFL(Algorithm[CollaborationState]):
         """What leaves a node."""
         return pick(params, node.names(self.layer)) if self.share == "base" else params
 
-    def updated(self, state: CollaborationState, inbox: Inbox, star: StarNode, node: Node) -> Tensor:
+    def updated(self, state: CollaborationState, inbox: Inbox, star: StarNode, node: Node) -> Tensor | Met:
         """The star's new collaboration weights, eq. 2; `inbox` is empty in all rows but the star's."""
-        rows, senders = inbox.rows, inbox.senders
-        w = state.collaboration[rows, senders].double()
-        degree = state.collaboration.double().sum(1)[rows]
+        rows, senders, before = inbox.rows, inbox.senders, state.collaboration
+        w = weights_of(before, inbox)
+        if isinstance(before, Met):
+            degree = before.total(rows, node.graph.nodes - (node.hub is not None))
+        else:
+            degree = before.double().sum(1)[rows]
         regulariser = 2 * self.lambda_g * w - 1 / (degree + self.delta)  # dg/dw_ij
         d = output_distances(node, state.params, star.row(node), inbox, self.layer)  # eq. 3
         h = self.mu1 * d + self.mu2 * regulariser
-        result = state.collaboration.clone()
-        result[rows, senders] = (w - self.step(h)).clamp(min=0).to(result.dtype)
+        after = (w - self.step(h)).clamp(min=0)
+        if isinstance(before, Met):
+            return before.changed(rows, senders, after)
+        result = before.clone()
+        result[rows, senders] = after.to(result.dtype)
         return result
 
     def step(self, h: Tensor) -> Tensor:
@@ -162,15 +171,22 @@ class KDPDFL(Algorithm[CollaborationState]):
         return h.sign() if self.step_rule == "elementwise" else self.step_size * h.clamp(-1.0, 1.0)
 
     def mixed(
-        self, mine: Params, collaboration: Tensor, footprints: Footprints, inbox: Inbox, node: Node
+        self, mine: Params, collaboration: Tensor | Met, footprints: Footprints, inbox: Inbox, node: Node
     ) -> Params:
         """The star's new model; all others, who received nothing, keep theirs."""
         count = inbox.count.double()
         confidence = torch.minimum(node.n_samples / self.c_base, 1 / (count + 1))  # eq. 4
         share = torch.where(count > 0, 1 - confidence, 0.0)  # (rows,) of what was received
-        if self.use_cache:
+        if self.use_cache and isinstance(collaboration, Tensor):
             return footprints.mixed_with(mine, collaboration, share)
-        w = collaboration[inbox.rows, inbox.senders].double()
+        w = weights_of(collaboration, inbox)
         total = share_per_row(inbox, w)
         weights = w * (share / total.where(total > 0, 1.0))[inbox.rows]
         return average(mine, inbox, weights)
+
+
+def weights_of(collaboration: Tensor | Met, inbox: Inbox) -> Tensor:
+    """(messages,) w_ij of those that arrived."""
+    if isinstance(collaboration, Met):
+        return collaboration.of(inbox.rows, inbox.senders).double()
+    return collaboration[inbox.rows, inbox.senders].double()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from coterie.algorithms.parts.push_sum import Shares, check_mass, check_total, merge, push, step_on
+from coterie.algorithms.parts.push_sum import Shares, check_mass, leaves, merge, push, step_on
 from coterie.algorithms.parts.settings import DFEDPGP_TRAINING
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round
-from coterie.protocol.trees import map_params
+from coterie.protocol.trees import map_params, per_row
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,11 @@ class OSGP(Algorithm[PushState]):
     def round(self, state: PushState, node: Node) -> Round[PushState]:
         z = node.train(state.params, **step_on(self.literal, state.mass))
         node.measure(after_local=z)
-        pushed = yield from push(z, state.mass, node, state.mass_in_flight)
+        flying: Shares = {"values": state.in_flight, "mass": {"mu": state.mass_in_flight}}
+        pushed = yield from push(z, state.mass, node, flying if self.tau else None)
         received, waiting, waiting_mass = pushed.received, state.in_flight, state.mass_in_flight
         if self.tau:
-            received, waiting, waiting_mass = _delayed(state, pushed.received)
+            received, waiting, waiting_mass = _delayed(_after_leaving(state, node), pushed.received)
         z, mass = merge(z, pushed.stays, pushed.returned, received)
         check_mass(mass, node)
         node.record(mass=mass, mass_in_flight=waiting_mass)
@@ -86,8 +86,17 @@ class OSGP(Algorithm[PushState]):
     def personal(self, state: PushState) -> Params:
         return state.params
 
-    def check(self, states: Sequence[PushState], nodes: int, round: int) -> None:
-        check_total([state.mass + state.mass_in_flight for state in states], nodes, round)
+    def mass(self, state: PushState) -> Tensor:
+        return state.mass + state.mass_in_flight
+
+
+def _after_leaving(state: PushState, node: Node) -> PushState:
+    """Nothing is in flight any more where a node has given it away, because it leaves."""
+    gone = leaves(node) & (node.graph.out_degree[node.ids] > 0)
+    if not bool(gone.any()):
+        return state
+    flying = {name: u.where(per_row(~gone, u).to(u.device), 0.0) for name, u in state.in_flight.items()}
+    return replace(state, in_flight=flying, mass_in_flight=state.mass_in_flight.where(~gone, 0.0))
 
 
 def _delayed(state: PushState, received: Shares) -> tuple[Shares, Params, Tensor]:

@@ -12,7 +12,7 @@ from coterie.algorithms.parts.bandits import Bandit
 from coterie.algorithms.parts.best_model import Best, require_validation
 from coterie.algorithms.parts.selection import possible_senders
 from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least, require_fraction
-from coterie.algorithms.parts.weighting import weighted, weighted_mean
+from coterie.algorithms.parts.weighting import judged_by, weighted, weighted_mean
 from coterie.errors import ConfigError
 from coterie.protocol import Algorithm, Facts, Node, Params, Presets, Round, pull
 
@@ -58,6 +58,7 @@ class PPDL(Algorithm[PPDLState]):
 
     facts = Facts(
         paper="Listo Zec et al. 2025",
+        keeps_best=True,
         measured="after_local",
         communication="one sealed sum over M peers",
         sealed=True,
@@ -81,7 +82,8 @@ class PPDL(Algorithm[PPDLState]):
         arms = state.bandit.draw(possible_senders(node), node.rng("group"))
         node.record(group=arms.groups, competitive_arms=arms.competitive)
         mine = weighted(state.params, node.n_samples.float())
-        inbox = yield from pull(mine, arms.links, sealed=True)
+        check = judged_by(state.params)
+        inbox = yield from pull(mine, arms.links, sealed=True, check=check, most=self.peers)
         mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
         node.measure(after_mixing=mixed)
         reward = node.task.reward(node.evaluate(mixed, "validation"))
@@ -93,6 +95,9 @@ class PPDL(Algorithm[PPDLState]):
 
     def personal(self, state: PPDLState) -> Params:
         return state.best.params
+
+    def sealed_group(self) -> int:
+        return self.peers
 
     def q_in(self, round: int) -> float:
         """q(t) of eq. 3."""

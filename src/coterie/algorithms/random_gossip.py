@@ -13,7 +13,7 @@ import torch
 from coterie.algorithms.parts.best_model import Best
 from coterie.algorithms.parts.selection import choose, possible_senders
 from coterie.algorithms.parts.settings import PPDL_TRAINING, require_at_least
-from coterie.algorithms.parts.weighting import weighted, weighted_mean
+from coterie.algorithms.parts.weighting import judged_by, weighted, weighted_mean
 from coterie.protocol import Algorithm, Facts, Links, Node, Params, Presets, Round, pull
 
 
@@ -44,6 +44,7 @@ class RandomGossip(Algorithm[PullState]):
 
     facts = Facts(
         paper="Listo Zec et al. 2025 (baseline)",
+        keeps_best=True,
         measured="after_local",
         communication="one model from each of M peers",
         sealed=True,
@@ -60,7 +61,8 @@ class RandomGossip(Algorithm[PullState]):
     def round(self, state: PullState, node: Node) -> Round[PullState]:
         wanted = choose(node, self.candidates(node), self.peers)
         mine = weighted(state.params, node.n_samples.float())
-        inbox = yield from pull(mine, wanted, sealed=True)
+        check = judged_by(state.params)
+        inbox = yield from pull(mine, wanted, sealed=True, check=check, most=self.peers)
         mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
         node.measure(after_mixing=mixed)
         trained = node.train(mixed)
@@ -68,6 +70,9 @@ class RandomGossip(Algorithm[PullState]):
 
     def personal(self, state: PullState) -> Params:
         return state.best.params
+
+    def sealed_group(self) -> int:
+        return self.peers
 
     def candidates(self, node: Node) -> Links:
         """From whom a node may learn."""

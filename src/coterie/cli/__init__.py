@@ -11,12 +11,14 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from coterie.cli.problems import ReportingGroup
+from coterie.cli.problems import ReportingGroup, log_as_json
+from coterie.experiments.runs.naming import RUNS
 
 Commands = Mapping[str, tuple[str, str]]  # by name: module:function, and the first line of its docstring
 
@@ -38,9 +40,25 @@ COMMANDS: Commands = {
         "coterie.cli.running.reproduce:reproduce",
         "Reproduce tables and figures of the papers; run again to go on after an interruption.",
     ),
+    "recommend": (
+        "coterie.cli.running.recommend:recommend",
+        "Say which algorithm to take for an experiment, and why.",
+    ),
     "swarm": (
         "coterie.cli.swarm.command:swarm",
         "Start real peers on this machine, each a process with its own key, and show how they learn.",
+    ),
+    "relay": (
+        "coterie.cli.peer.relay:relay",
+        "Forward TLS between peers that can only dial out. It sees sizes only, and stores nothing.",
+    ),
+    "dashboard": (
+        "coterie.cli.upkeep.dashboard:dashboard",
+        "Show runs, going on or finished, and real peers as a page in the browser; Ctrl-C ends it.",
+    ),
+    "report": (
+        "coterie.cli.upkeep.dashboard:report",
+        "Write a report of runs as one HTML file, which opens from disk and asks no server.",
     ),
     "list": (
         "coterie.cli.names:list_names",
@@ -54,6 +72,13 @@ COMMANDS: Commands = {
         "coterie.cli.new:new",
         "Start an experiment of your own: a TOML file, and a Python file with algorithm, model and data.",
     ),
+    "doctor": (
+        "coterie.cli.upkeep.doctor:doctor",
+        "Look at versions, threads, memory, disk, data, network, GPU: what is fine, what to fix.",
+    ),
+}
+RUNS_COMMANDS: Commands = {
+    "clean": ("coterie.cli.upkeep.runs:clean", "Remove runs after asking; those that are going on stay."),
 }
 DATA_COMMANDS: Commands = {
     "show": ("coterie.cli.data:show", "Print and plot each peer's labels."),
@@ -88,9 +113,25 @@ PEER_COMMANDS: Commands = {
         "coterie.cli.peer.predict:predict",
         "Predict with the peer's personal model; with labels, also say how good that is.",
     ),
+    "audit": (
+        "coterie.cli.peer.audit:audit",
+        "Verify the file of what this peer sent, took and refused; show its lines.",
+    ),
     "rollback": (
         "coterie.cli.peer.rollback:rollback",
         "Show the kept checkpoints, or go back to one; the present one is kept in its turn.",
+    ),
+    "invite": (
+        "coterie.cli.peer.members:invite",
+        "Sign that somebody may come into the experiment; print the invitation. It needs more than half.",
+    ),
+    "accept": (
+        "coterie.cli.peer.members:accept",
+        "Come into the experiment of those who signed an invitation; then `coterie peer run`.",
+    ),
+    "leave": (
+        "coterie.cli.peer.members:leave",
+        "Leave the experiment before its end: hand over what the others need, say goodbye, and stop.",
     ),
     "rotate": (
         "coterie.cli.peer.cards:rotate",
@@ -157,14 +198,28 @@ app = typer.Typer(
     help="Personalised learning among peers without a server.",
     epilog="Start with `coterie demo`; then `coterie list` and `coterie explain NAME`.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _add(app, COMMANDS)
+_runs = _add(typer.Typer(invoke_without_command=True), RUNS_COMMANDS)
+app.add_typer(_runs, name="runs")
 app.add_typer(_group("Look at data before learning from it.", DATA_COMMANDS), name="data")
 app.add_typer(_group("Be a real peer: identity, roster, learning.", PEER_COMMANDS), name="peer")
 app.add_typer(_group("A small private certificate authority.", CA_COMMANDS), name="ca")
+
+
+@_runs.callback()
+def _list_runs(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Option("--dir", help="The folder of runs.", metavar="DIR")] = RUNS,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")
+    ] = False,
+) -> None:
+    """List runs, comparisons and sweeps: what, how far, how well, how large. `runs clean` removes them."""
+    if context.invoked_subcommand is None:
+        load("coterie.cli.upkeep.runs:list_runs")(folder, json)
 
 
 def _version(wanted: bool) -> None:
@@ -178,8 +233,17 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    log_json: Annotated[
+        bool,
+        typer.Option(
+            "--log-json",
+            callback=log_as_json,
+            is_eager=True,  # so that a mistake in what follows is said as JSON, too
+            help="Notes, progress and errors on stderr as JSON, one in a line.",
+        ),
+    ] = False,
 ) -> None:
-    pass
+    pass  # the options act when they are read
 
 
 def main() -> None:

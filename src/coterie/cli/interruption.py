@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from coterie.cli.problems import complain
 
 INTERRUPTED = 130
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+if sys.platform == "win32":  # where a closed terminal ends a process without a word
+    _ENDINGS = [signal.SIGTERM]
+else:
+    _ENDINGS = [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import dataclasses
 import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
@@ -18,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie import catalogue
+from coterie.cli.completing import explained
 from coterie.errors import ConfigError
 from coterie.experiments.setup.schema import Experiment
-from coterie.registry import hints_of, load_reference, nearest, parse_call, readable
+from coterie.registry import load_reference, nearest, parse_call, readable
+from coterie.reporting.page.explained import doc_of, facts_of, kind_of_algorithm, settings_of
 from coterie.reporting.tables import show
 from coterie.toml_tables import REQUIRED, Key, is_schema, keys
 from coterie.user_code import in_short, is_file_reference
@@ -62,6 +58,7 @@ def explain(
             help="An algorithm, data set, model, partition or topology; a key such as training.lr; or "
             "file.py:Name.",
             show_default=False,
+            autocompletion=explained,
         ),
     ],
 ) -> None:
@@ -95,7 +92,7 @@ def _of_user(reference: str) -> Iterator[str]:
         yield from _lines(kind, reference)
         return
     yield f"{in_short(reference)}{inspect.signature(found) if callable(found) else ''}"
-    yield from ("", _doc(found) or "(not described)")
+    yield from ("", doc_of(found) or "(not described)")
 
 
 def _of_a_key(key: Key) -> str:
@@ -109,18 +106,6 @@ def _of_a_key(key: Key) -> str:
 def registry_of(kind: Kind) -> Any:
     """The catalogue of one kind."""
     return getattr(catalogue, "sources" if kind is Kind.data else kind.value)
-
-
-def kind_of_algorithm(facts: Any) -> str:
-    """A few words: serverless or hub, personal or consensus, and what else it can or needs."""
-    words = ["hub" if facts.hub else "serverless", "personal" if facts.personal else "consensus"]
-    more = {
-        "directed": facts.directed,
-        "sealed": facts.sealed,
-        "told clusters": facts.clusters,
-        "free-running": facts.free_running,
-    }
-    return ", ".join([*words, *(word for word, holds in more.items() if holds)])
 
 
 def _table(kind: Kind, registry: Any) -> Table:
@@ -152,10 +137,10 @@ def _lines(kind: Kind, name: str) -> Iterator[str]:
     entry = registry[name]
     yield f"{registry.kind} {in_short(registry.signature(name))}"
     yield ""
-    yield _doc(entry) or "(not described)"
+    yield doc_of(entry) or "(not described)"
     if kind is Kind.algorithms:
-        yield from _facts(entry.facts)
-    yield from _settings(entry)
+        yield from facts_of(entry.facts)
+    yield from settings_of(entry)
     if kind is Kind.algorithms and entry.presets:
         yield from ("", "presets (--preset NAME)")
         for preset, values in entry.presets.items():
@@ -165,55 +150,3 @@ def _lines(kind: Kind, name: str) -> Iterator[str]:
         yield from ("", f"default model: {model}, default partition: {partition}")
         needs_files = getattr(entry, "needs_files", False)
         yield "read from the folder --data-dir or COTERIE_DATA" if needs_files else "needs no files"
-
-
-def _doc(entry: Any) -> str:
-    """Its own, not that of torch.nn.Module or of a value's type."""
-    if not (inspect.isclass(entry) or inspect.isroutine(entry)):
-        return ""
-    own = vars(entry).get("__doc__") if inspect.isclass(entry) else entry.__doc__
-    return inspect.cleandoc(own or "")
-
-
-def _facts(facts: Any) -> Iterator[str]:
-    yield ""
-    yield f"paper:         {facts.paper}"
-    yield f"kind:          {kind_of_algorithm(facts)}"
-    yield f"measured:      {facts.measured.replace('_', ' ')} (both points are always recorded)"
-    yield f"communication: {facts.communication}"
-    if facts.symmetric_only:
-        yield "topology:      only links that go both ways"
-    if facts.validation:
-        yield "data:          needs validation data (splitting.validation; 0.2 unless it is set)"
-    if facts.architectures:
-        yield "models:        peers may have different ones (the experiment's `models`)"
-
-
-def _settings(entry: Any) -> Iterator[str]:
-    parameters = list(inspect.signature(entry).parameters.values())
-    if not parameters:
-        return
-    hints, meanings = hints_of(entry, "settings"), _meanings(entry)
-    yield from ("", "settings")
-    width = max(len(p.name) for p in parameters)
-    for p in parameters:
-        several = p.kind is inspect.Parameter.VAR_POSITIONAL
-        default = "required" if p.default is p.empty else f"default {p.default!r}"
-        wanted = readable(hints[p.name]) if p.name in hints else "any"
-        meaning = f"  ({meanings[p.name]})" if p.name in meanings else ""
-        yield f"  {p.name:{width}}  {wanted}, {'any number of them' if several else default}{meaning}"
-
-
-def _meanings(entry: Any) -> dict[str, str]:
-    """The comment behind each field of a dataclass and of those it inherits from; none without the source."""
-    found: dict[str, str] = {}
-    kinds = inspect.getmro(entry) if inspect.isclass(entry) and dataclasses.is_dataclass(entry) else ()
-    for kind in reversed(kinds):
-        with contextlib.suppress(OSError, TypeError, SyntaxError, tokenize.TokenError):
-            source = textwrap.dedent(inspect.getsource(kind))
-            tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-            comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-            for line in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-                if isinstance(line, ast.AnnAssign) and line.end_lineno in comments:
-                    found[ast.unparse(line.target)] = comments[line.end_lineno]
-    return found

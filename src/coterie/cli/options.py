@@ -14,30 +14,51 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie.cli.completing import names_of
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import inline_settings, override, with_absolute_paths
 from coterie.registry import parse_call
 from coterie.toml_tables import load_toml, merged
 
 
-def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:
-    return Annotated[kind | None, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
+def _option(kind: Any, help: str, *, metavar: str | None = None, offer: str = "") -> Any:
+    """offer: the kind of names that a shell completes it with."""
+    offered = names_of(offer) if offer else None
+    return Annotated[
+        kind | None, typer.Option(help=help, metavar=metavar, show_default=False, autocompletion=offered)
+    ]
 
 
 _FLAGS: dict[str, tuple[str, Any]] = {
     "algorithm": (
         "algorithm",
-        _option(str, "Algorithm, such as d-psgd, random-gossip(3) or file.py:Class.", metavar="NAME"),
+        _option(
+            str,
+            "Algorithm, such as d-psgd, random-gossip(3) or file.py:Class.",
+            metavar="NAME",
+            offer="algorithms",
+        ),
     ),
     "data": (
         "data",
-        _option(str, "Data: digits, mnist, ...; ward.csv, wards/*.csv; file.py:function.", metavar="NAME"),
+        _option(
+            str,
+            "Data: digits, mnist, ...; ward.csv, wards/*.csv; file.py:function.",
+            metavar="NAME",
+            offer="sources",
+        ),
     ),
     "data_dir": ("data_dir", _option(str, "Folder of data files; default: COTERIE_DATA.", metavar="DIR")),
-    "model": ("model", _option(str, "Model: mlp, ... or file.py:Class.", metavar="NAME")),
-    "task": ("task", _option(str, "What is learned, such as regression.", metavar="NAME")),
-    "partition": ("partition", _option(str, "Partition, such as dirichlet(0.3).", metavar="NAME")),
-    "topology": ("topology", _option(str, "Topology, such as ring or edges(file).", metavar="NAME")),
+    "model": ("model", _option(str, "Model: mlp, ... or file.py:Class.", metavar="NAME", offer="models")),
+    "task": ("task", _option(str, "What is learned, such as regression.", metavar="NAME", offer="tasks")),
+    "partition": (
+        "partition",
+        _option(str, "Partition, such as dirichlet(0.3).", metavar="NAME", offer="partitions"),
+    ),
+    "topology": (
+        "topology",
+        _option(str, "Topology, such as ring or edges(file).", metavar="NAME", offer="topologies"),
+    ),
     "peers": ("peers", _option(int, "Number of peers; default 20.")),
     "rounds": ("rounds", _option(int, "Number of rounds; default 20.")),
     "seed": ("seed", _option(int, "Seed of everything random; default 0.")),
@@ -54,7 +75,21 @@ _FLAGS: dict[str, tuple[str, Any]] = {
         ),
     ),
     "executor": ("execution.executor", _option(str, "auto, stacked or looped.", metavar="NAME")),
-    "workers": ("execution.workers", _option(int, "Worker threads; default: all cores.")),
+    "engine": (
+        "execution.engine",
+        _option(str, "local, ray, or the address ray://head:10001.", metavar="NAME"),
+    ),
+    "workers": (
+        "execution.workers",
+        _option(int, "Worker threads, or processes of Ray; default: all cores."),
+    ),
+    "force": (
+        "execution.force",
+        Annotated[
+            bool | None,
+            typer.Option("--force", help="Run also if too little memory is free.", show_default=False),
+        ],
+    ),
 }
 DATA_FLAGS = ("task", "data", "data_dir", "partition", "peers", "seed")
 _CONFIG = Annotated[

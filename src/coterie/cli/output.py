@@ -91,9 +91,8 @@ def print_json(value: Any) -> None:
 def print_paths(plots: Sequence[Path], folder: Path, output: Output) -> None:
     """Where to look; on stderr when stdout is for JSON."""
     if not output.quiet:
-        for path in plots:
-            typer.echo(f"plot: {path}", err=output.json)
-        typer.echo(f"records: {folder}", err=output.json)
+        for line in [*(f"plot: {path}" for path in plots), f"records: {folder}"]:
+            note(line) if output.json else typer.echo(line)
 
 
 def duration(seconds: float) -> str:

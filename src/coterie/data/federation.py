@@ -3,13 +3,17 @@
 Peers never hold copies: batches are drawn by `index_select` from the pool, and samples that several
 peers may see (test images) are stored once. A sample may have several inputs (see `coterie.inputs`). Whoever
 moves samples asks the few functions at the end, and need not know how many tensors there are.
+
+Generated samples of many peers are not stored at all. A `Maker` makes those of some peers when they are
+needed, and `Federation.held` gives either kind in the same form.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -46,6 +50,11 @@ class Split:
         return self.offsets.diff()
 
     @property
+    def total(self) -> int:
+        """How many samples all peers have."""
+        return int(self.offsets[-1])
+
+    @property
     def owner(self) -> Tensor:
         """(total,) the peer that each entry of `index` belongs to."""
         return torch.repeat_interleave(torch.arange(self.peers), self.sizes)
@@ -73,10 +82,84 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Stretch(Split):
+    """Consecutive samples of each peer, of which none is listed: for data that are made when needed."""
+
+    first: Tensor  # (peers,) which of a peer's own samples is the first one here
+
+    @classmethod
+    def after(cls, first: Tensor, sizes: Tensor) -> Stretch:
+        """sizes[i] samples of peer i, from its sample first[i] on."""
+        split = Split.from_sizes(torch.zeros(0, dtype=torch.long), sizes)
+        return cls(split.index, split.offsets, first)
+
+    def of(self, peer: int) -> Tensor:
+        return torch.arange(int(self.sizes[peer])) + self.first[peer]
+
+    def spread(self, number: int, peers: int) -> Split:
+        first, sizes = torch.zeros(2, peers, dtype=torch.long)
+        first[number], sizes[number] = self.first[0], self.total
+        return Stretch.after(first, sizes)
+
+    def with_empty_row(self) -> Split:
+        nothing = torch.zeros(1, dtype=torch.long)
+        return Stretch.after(torch.cat((self.first, nothing)), torch.cat((self.sizes, nothing)))
+
+    def take(self, ids: Tensor) -> Split:
+        return Stretch.after(self.first[ids], self.sizes[ids])
+
+
+class Maker(Protocol):
+    """Makes samples: a pure function of its own fields and of what is asked for, whoever asks with whom."""
+
+    def make(self, peers: Tensor, first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """x and y of count[i] samples of peers[i], from its sample first[i] on, one peer after the other."""
+        ...
+
+
+@dataclass(frozen=True)
+class Made:
+    """Who makes the samples of a federation, and by which numbers it knows the peers."""
+
+    maker: Maker
+    peers: Tensor  # (peers,)
+
+    def take(self, ids: Tensor) -> Made:
+        return replace(self, peers=self.peers[ids])
+
+    def with_empty_row(self) -> Made:
+        return replace(self, peers=torch.cat((self.peers, torch.zeros(1, dtype=torch.long))))
+
+
+@dataclass(frozen=True)
+class Held:
+    """Samples of some peers at hand: a part of the pool, or made for the moment."""
+
+    x: Inputs  # (pool, *shape)
+    y: Tensor  # (pool,) or as `coterie.data.targets` says
+    index: Tensor | None  # of a split; None: the pool is in the order of the peers
+    first: Tensor  # (rows,) where each one's samples begin, in `index` or else in the pool
+
+    def places(self, positions: Tensor) -> Tensor:
+        """(..., rows, n) positions in each row's own list as places in the pool."""
+        return self._pooled(self.first[:, None] + positions)
+
+    def places_of(self, present: Tensor) -> Tensor:
+        """Places in the pool of those samples that are present, (rows, n) bool, row by row."""
+        return self._pooled((self.first[:, None] + torch.arange(present.shape[1]))[present])
+
+    def _pooled(self, listed: Tensor) -> Tensor:
+        return (listed if self.index is None else self.index[listed]).to(self.y.device)
+
+
+_MADE_TOGETHER = 1 << 15  # samples of many peers that are made at once: 8 MB of them
+
+
+@dataclass(frozen=True)
 class Federation:
     """What all peers know. `clusters` is the truth that only the Oracle baseline may look at."""
 
-    x: Inputs  # (pool, *shape), of one tensor or of several
+    x: Inputs  # (pool, *shape), of one tensor or of several; one tensor where samples are made
     y: Tensor  # (pool,) int64, or as `coterie.data.targets` says
     train: Split
     validation: Split
@@ -88,10 +171,20 @@ class Federation:
     dropped: int = 0  # training samples that the partition could give to nobody
     targets: Targets = "classes"  # what y holds; n_classes then counts labels, numbers or tokens
     names: tuple[str, ...] = ()  # of the peers; empty: they have numbers only
+    made: Made | None = None  # samples are made when needed: the pool is empty, and the splits are stretches
 
     @property
     def peers(self) -> int:
         return self.train.peers
+
+    def held(self, split: Split, rows: Tensor) -> Held:
+        """The samples of some rows, which a split of this federation lists."""
+        if self.made is None:
+            return Held(self.x, self.y, split.index, split.offsets[rows])
+        assert isinstance(split, Stretch)
+        count = split.sizes[rows]
+        x, y = self.made.maker.make(self.made.peers[rows], split.first[rows], count)
+        return Held(x.to(self.device), y.to(self.device), None, count.cumsum(0) - count)
 
     def name_of(self, peer: int) -> str:
         """What people call it: its name, or else its number."""
@@ -115,9 +208,17 @@ class Federation:
         if split not in ("train", "validation", "test"):
             raise ConfigError(f"unknown split {split!r}; choose from: train, validation, test")
         part: Split = getattr(self, split)
-        cells = part.owner * self.groups.count + self.groups.of(self.y[part.index]).cpu()
-        counts = torch.bincount(cells, minlength=self.peers * self.groups.count)
-        return counts.view(self.peers, self.groups.count)
+        if self.made is None:
+            return self._counts(part.owner, self.y[part.index], self.peers)
+        return torch.cat([self._made_counts(part, rows) for rows in _together(part)])
+
+    def _counts(self, owner: Tensor, y: Tensor, peers: int) -> Tensor:
+        cells = owner * self.groups.count + self.groups.of(y).cpu()
+        return torch.bincount(cells, minlength=peers * self.groups.count).view(peers, self.groups.count)
+
+    def _made_counts(self, part: Split, rows: Tensor) -> Tensor:
+        own = part.take(rows)
+        return self._counts(own.owner, self.held(part, rows).y, len(rows))
 
     @functools.cached_property
     def groups(self) -> Groups:
@@ -139,17 +240,44 @@ class Federation:
             raise ContractError("the hub must be the last row of its block")
         parts = (chosen.train, chosen.validation, chosen.test)
         train, validation, test = (part.with_empty_row() for part in parts)
-        return replace(chosen, train=train, validation=validation, test=test)
+        made = None if chosen.made is None else chosen.made.with_empty_row()
+        return replace(chosen, train=train, validation=validation, test=test, made=made)
 
     def spread(self, number: int, peers: int) -> Federation:
         """The one peer of this federation as number `number` of `peers`, of which the others have no data."""
         parts = (self.train, self.validation, self.test)
         train, validation, test = (part.spread(number, peers) for part in parts)
-        return replace(self, train=train, validation=validation, test=test, names=())
+        made = None if self.made is None else self.made.take(torch.zeros(peers, dtype=torch.long))
+        return replace(self, train=train, validation=validation, test=test, names=(), made=made)
+
+    def kept(self) -> Federation:
+        """The same data, all made now and held in a pool."""
+        if self.made is None:
+            return self
+        parts = (self.train, self.validation, self.test)
+        one = single(self.x)
+        x = one.new_empty(sum(part.total for part in parts), *one.shape[1:])
+        y, done, splits = self.y.new_empty(len(x)), 0, []
+        for part in parts:
+            splits.append(Split(done + torch.arange(part.total), part.offsets))
+            for rows in _together(part):
+                held = self.held(part, rows)
+                place = slice(done, done := done + len(held.y))
+                x[place], y[place] = single(held.x), held.y
+        train, validation, test = splits
+        return replace(self, x=x, y=y, train=train, validation=validation, test=test, made=None)
 
     def take(self, ids: Tensor) -> Federation:
         """Only those peers, with a pool of only their samples: what a shard must be sent."""
         parts = [part.take(ids) for part in (self.train, self.validation, self.test)]
+        about: dict[str, Any] = {
+            "clusters": None if self.clusters is None else self.clusters[ids],
+            "names": tuple(self.names[peer] for peer in ids.tolist()) if self.names else (),
+        }
+        if self.made is not None:
+            train, validation, test = parts
+            made = self.made.take(ids)
+            return replace(self, train=train, validation=validation, test=test, made=made, **about)
         lists = [part.index for part in parts]
         if self.common_test is not None:
             lists.append(self.common_test)
@@ -165,9 +293,14 @@ class Federation:
             validation=validation,
             test=test,
             common_test=None if self.common_test is None else position[self.common_test],
-            clusters=None if self.clusters is None else self.clusters[ids],
-            names=tuple(self.names[peer] for peer in ids.tolist()) if self.names else (),
+            **about,
         )
+
+
+def _together(split: Split) -> tuple[Tensor, ...]:
+    """Peers in parts, whose samples are made at once."""
+    rows = max(1, _MADE_TOGETHER * split.peers // max(1, split.total))
+    return tuple(torch.arange(split.peers).split(rows))
 
 
 def at(x: Inputs, place: Any) -> Inputs:
@@ -199,8 +332,9 @@ def single(x: Inputs) -> Tensor:
 
 
 def bytes_of_one(x: Inputs) -> int:
-    """Bytes of one sample."""
-    return sum(part[:1].nbytes for part in ([x] if isinstance(x, Tensor) else x.values()))
+    """Bytes of one sample, also where there is none."""
+    parts = [x] if isinstance(x, Tensor) else x.values()
+    return sum(part.element_size() * math.prod(part.shape[1:]) for part in parts)
 
 
 def example(x: Inputs) -> Inputs:

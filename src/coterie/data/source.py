@@ -6,7 +6,7 @@ import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.catalogue import sources
+from coterie.data.federation import Federation
 from coterie.data.targets import Groups, Targets
 from coterie.errors import ConfigError, DataError
 from coterie.inputs import Inputs, Shapes, count, named, shapes_of
@@ -120,6 +121,27 @@ class DataSet(Protocol):
     def needs_files(self) -> bool: ...
 
     def load(self, data_dir: Path | None, peers: int, seed: int) -> Source: ...
+
+
+@runtime_checkable
+class Generated(Protocol):
+    """A data set whose samples are computed when they are needed: a pure function of seed and peer."""
+
+    def deal(
+        self,
+        peers: int,
+        seed: int,
+        *,
+        validation: float,
+        samples_per_peer: int | None,
+        test_samples_per_peer: int | None,
+    ) -> Federation:
+        """Everyone's data; arguments as those of `coterie.data.split`."""
+        ...
+
+    def total_bytes(self, peers: int, seed: int) -> int:
+        """Of the samples of all peers, if they were all in memory."""
+        ...
 
 
 def load(data: str, *, data_dir: str | Path | None = None, peers: int, seed: int) -> Source:

@@ -70,7 +70,7 @@ def split(
     held = (training[0][:0], np.zeros(peers, dtype=np.int64))
     if validation > 0.0:
         training, held = _divide(
-            training, _training_sizes(training[1], validation), seed, "partition-validation"
+            training, training_sizes(training[1], validation), seed, "partition-validation"
         )
     test = _test(source, assignment, training, peers, seed, test_samples_per_peer)
     common = _common_test(source, assignment, training[0], common_test_samples, seed)
@@ -106,7 +106,7 @@ def _refuse_empty(sizes: Ints, part: str) -> None:
         )
 
 
-def _training_sizes(sizes: Ints, validation: float) -> Ints:
+def training_sizes(sizes: Ints, validation: float) -> Ints:
     """What is left for training when each peer gives up at least one sample for validation."""
     if (sizes < 2).any():
         raise DataError(
@@ -209,13 +209,20 @@ def _pool(
     ]
     if common is not None:
         keys.append(common + n_train)
-    pool, place = np.unique(np.concatenate(keys), return_inverse=True)
+    all_keys = np.concatenate(keys)
+    used = np.zeros(len(angles) * n, dtype=bool)
+    used[all_keys] = True
+    pool, place = np.flatnonzero(used), (np.cumsum(used) - 1)[all_keys]
     x, y = _gather(source, pool, angles, n)
     # A peer's training samples lie side by side, so that its batches are found in cache.
-    order = np.concatenate((place[: len(keys[0])], np.setdiff1d(np.arange(len(pool)), place[: len(keys[0])])))
+    others = np.ones(len(pool), dtype=bool)
+    others[place[: len(keys[0])]] = False
+    order = np.concatenate((place[: len(keys[0])], np.flatnonzero(others)))
     in_order = torch.from_numpy(order)
     x, y = at(x, in_order), y[in_order]
-    place = np.argsort(order)[place]
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    place = rank[place]
     lists = [torch.from_numpy(part) for part in np.split(place, np.cumsum([len(k) for k in keys])[:-1])]
     splits = [
         Split.from_sizes(part, torch.from_numpy(sizes))

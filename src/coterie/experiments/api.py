@@ -19,6 +19,7 @@ from coterie.experiments.runs.run import Run
 from coterie.experiments.runs.running import resume, run
 from coterie.experiments.setup.config import note_of_validation, require_data_folder, resolve
 from coterie.experiments.setup.prepare import Objects
+from coterie.experiments.setup.recommending import with_advice
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.protocol import Algorithm, require_algorithm
 from coterie.training import Training
@@ -63,6 +64,7 @@ def simulate(
         return resume(Path(resume_from), objects=objects, observer=observer)
     table = table_of({"algorithm": algorithm, **parts}, sections)
     table |= {"peers": peers if peers is not None else peers_of(data), "rounds": rounds, "seed": seed}
+    table = with_advice(table, say)
     experiment = resolve(table)
     say(note_of_validation([table]))
     return run(

@@ -47,6 +47,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 _CACHE_BYTES = 8 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # of one evaluation batch: its inputs, or what becomes of words
 _DRAWN_BYTES = 64 << 20  # positions of training samples that are drawn together
+_MADE_BYTES = 32 << 20  # generated training samples of one chunk
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 # From so many rows on, tasks are cut in multiples of this, which as many workers share evenly.
 _EVEN_TASKS = {8: 2, 48: 4}
@@ -250,6 +251,8 @@ class Executor:
 
         turned = self._model.turned(work.training.batch_size)
         chunk_rows = self._chunk_rows(params, len(order))
+        if federation.made is not None:
+            chunk_rows = min(chunk_rows, _made_together(federation))
         for some in order.split(_drawn_together(n_samples, steps, work, chunk_rows)):
             own = replace(stream, ids=stream.ids[rows[some]])
             sizes = n_samples[rows[some]]
@@ -281,20 +284,18 @@ class Executor:
         chunks = _chunks(some, sizes, chunk_rows)
 
         def task(chunk: Tensor) -> None:
-            own = _some_rows(params, chunk)
+            own, held = _some_rows(params, chunk), federation.held(split, rows[chunk])
             width = int(sizes[chunk].max())
             stride = max(1, per_task // len(chunk))
             for start in range(0, width, stride):
                 columns = torch.arange(start, min(start + stride, width))
                 present = columns < sizes[chunk][:, None]
-                place = split.offsets[rows[chunk]][:, None] + torch.where(present, columns, 0)
-                index = split.index[place]
-                x, y = _gather(federation, index)
-                outputs = self._model.outputs(own, x, layer)
+                place = held.places(torch.where(present, columns, 0))
+                outputs = self._model.outputs(own, gathered(held.x, place), layer)
                 if not bool(present.all()):  # infinite outputs, times 0 for padding, would be no numbers
                     outputs = outputs.masked_fill(~_beside(present, outputs), 0.0)
                 part = slice(start, start + len(columns))
-                see(Visit(chunk, part, outputs, y, present.float()))
+                see(Visit(chunk, part, outputs, held.y[place], present.float()))
 
         self.workers.map(task, chunks)
 
@@ -350,6 +351,12 @@ def _chunks(rows: Tensor, sizes: Tensor, chunk_rows: int) -> list[Tensor]:
     return list(as_they_are if padded(as_they_are) <= _PADDING * padded(by_size) else by_size)
 
 
+def _made_together(federation: Federation) -> int:
+    """Rows whose training samples are made at once and held while they train."""
+    total = max(1, federation.train.total * bytes_of_one(federation.x))
+    return max(1, _MADE_BYTES * federation.peers // total)
+
+
 def _drawn_together(n_samples: Tensor, steps: Tensor, work: LocalWork, chunk_rows: int) -> int:
     """Rows whose batches are drawn before they train: all, unless those would take much memory.
 
@@ -396,8 +403,3 @@ def _some_rows(params: Params, rows: Tensor) -> Params:
 def _beside(present: Tensor, outputs: Tensor) -> Tensor:
     """(rows, width) with as many axes as the outputs have."""
     return present.view(*present.shape, *[1] * (outputs.dim() - 2)).to(outputs.device)
-
-
-def _gather(federation: Federation, index: Tensor) -> tuple[Inputs, Tensor]:
-    place = index.to(federation.device)
-    return gathered(federation.x, place), federation.y[place]

@@ -210,49 +210,54 @@ class Job:
             recall(memory, self.kept, self.rows)
         total = torch.zeros(len(self.rows))
         taking = (self.steps[:, None] > torch.arange(longest)).sum(0).tolist()  # rows at each step
-        active = -1
+        active, update = -1, self.work.update
         for number, rate in enumerate(rates):
-            steps = range(number * together, min((number + 1) * together, longest))
-            if taking[steps[0]] != active:  # rows with fewer steps are at the end: drop them
-                active = taking[steps[0]]
+            first = number * together
+            if taking[first] != active:  # rows with fewer steps are at the end: drop them
+                active = taking[first]
                 now = {name: value[:active] for name, value in params.items()}
                 kept = {key: {n: v[:active] for n, v in tree.items()} for key, tree in memory.items()}
-            batches = [feed.batch(step, taking[step]) for step in steps]
+            steps = range(first, min(first + together, longest))
+            batches = [(feed.batch(step, taking[step]), taking[step]) for step in steps]
             losses: list[Tensor] = []
-            self.work.update.step(now, kept, partial(self._gradient, now, batches, losses), rate, number)
-            for found in losses[-len(batches) :]:  # at the last place where the rule asked
-                total[: len(found)] += found.cpu()
+            update.step(now, kept, partial(self._gradient, now, batches, losses), rate, number)
+            # At the last place where the rule asked.
+            for (_, rows), found in zip(batches, losses[-len(batches) :], strict=False):
+                total[:rows] += found.cpu()
         if self.kept is not None:
             remember(memory, self.kept, self.rows)
         mean = total / self.steps
         return mean.masked_fill(mean.isnan(), float("inf"))  # NaN is kept for 'took no step'
 
-    def _gradient(self, now: Params, batches: list[Batch], losses: list[Tensor]) -> Gradients:
-        """The mean of the batches' gradients; the last ones may lack rows. Notes the losses."""
-        parts = []
-        for batch in batches:
-            rows = len(batch.y)
-            own = now if batch is batches[0] else {name: value[:rows] for name, value in now.items()}
-            found, gradients = self.model.gradients(own, batch, self.loss, self.only)
-            losses.append(found)
-            parts.append(gradients)
-        gradients = parts[0] if len(parts) == 1 else mean_gradients(parts, now)
+    def _gradient(self, now: Params, batches: list[tuple[Batch, int]], losses: list[Tensor]) -> Gradients:
+        """The mean over batches of so many rows each; the last ones may lack some. Notes the losses."""
+        found, gradients = self.model.gradients(now, batches[0][0], self.loss, self.only)
+        losses.append(found)
+        if len(batches) > 1:
+            parts = [gradients]
+            for batch, rows in batches[1:]:
+                own = {name: value[:rows] for name, value in now.items()}
+                found, gradients = self.model.gradients(own, batch, self.loss, self.only)
+                losses.append(found)
+                parts.append(gradients)
+            gradients = mean_gradients(parts, now)
         clip = self.work.training.clip
         return clipped(gradients, clip) if clip else gradients
 
     def _feed(self, longest: int) -> Feed:
         """The batches of all steps, as places in the pool."""
-        split, batches = self.federation.train, self.batches
+        held, batches = self.federation.held(self.federation.train, self.rows), self.batches
         index = batches.index.transpose(0, 1).contiguous()
-        pool = split.index[split.offsets[self.rows][:, None] + index].to(self.federation.device)
+        pool = held.places(index)
         trims = self.model.one_by_one
         own = replace(self.stream, ids=self.stream.ids[self.rows])
         return Feed(
             self.federation,
             self.rows,
             index,
+            held.x,
             pool,
-            self.federation.y[pool],
+            held.y[pool],
             batches.sizes.T.contiguous(),
             (batches.sizes < index.shape[2]).any(0).tolist(),
             own.bits(longest, index=_NOISE).T.contiguous() if trims else None,
@@ -274,7 +279,8 @@ class Feed:
     federation: Federation
     rows: Tensor
     index: Tensor  # (steps, rows, batch) positions in each row's training data
-    pool: Tensor  # (steps, rows, batch) positions in the pool
+    samples: Inputs  # (pool, ...)
+    pool: Tensor  # (steps, rows, batch) places in it
     y: Tensor  # (steps, rows, batch)
     sizes: Tensor  # (steps, rows)
     partial: list[bool]  # (steps,) whether some row's batch is smaller than the others
@@ -286,8 +292,9 @@ class Feed:
 
     def __post_init__(self) -> None:
         self._views = list(zip(self.index.unbind(), self.y.unbind(), strict=True))
+        self._rows = len(self.rows)
         self._prepared: dict[str, tuple[Tensor, ...]] = {}  # by step, from the last one asked for on
-        per_step = self.pool[0].numel() * bytes_of_one(self.federation.x)
+        per_step = self.pool[0].numel() * bytes_of_one(self.samples)
         self._ahead = max(1, _GATHER_BYTES // max(1, per_step))  # steps whose inputs are gathered together
         self._inputs: tuple[Inputs, ...] = ()
         self.positions = self.federation.targets == "tokens"  # some of which may be padding
@@ -299,7 +306,7 @@ class Feed:
         x, prepared = self._x(step), self._what_the_loss_needs(step)
         index, y = self._views[step]
         present, rows = None, self.rows
-        if active < len(rows):
+        if active < self._rows:
             x = at(x, slice(active))
             index, y, rows = index[:active], y[:active], rows[:active]
             prepared = {name: found[:active] for name, found in prepared.items()}
@@ -323,7 +330,7 @@ class Feed:
     def _x(self, step: int) -> Inputs:
         """(rows, batch, ...) inputs of a step."""
         if step % self._ahead == 0:
-            self._inputs = unbound(gathered(self.federation.x, self.pool[step : step + self._ahead]))
+            self._inputs = unbound(gathered(self.samples, self.pool[step : step + self._ahead]))
         return self._inputs[step % self._ahead]
 
     def _what_the_loss_needs(self, step: int) -> Params:

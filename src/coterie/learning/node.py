@@ -22,6 +22,7 @@ from coterie.learning.local_steps import LocalWork, local_steps
 from coterie.learning.tasks import CLASSIFICATION, MeanMetric, Task, WholeMetric, loss_of
 from coterie.learning.updates import Memory, empty_memory
 from coterie.models import Parts, model_tree
+from coterie.protocol.ledger import BOUND, Bound, Ledger
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params, where_rows
 from coterie.randomness import Stream, shared_stream, stream
@@ -29,6 +30,9 @@ from coterie.topology import Graph
 from coterie.training import Training
 
 _BEST = "best model"  # among what a node remembers; no optimiser is called so
+_LEDGER = "sealed sums"  # likewise
+LISTED = f"{_LEDGER}/ledger/"  # what begins so has no line for each row, but names the nodes
+_STEPS = 2.0**36  # to one, of scores that are added up
 _SHOWN = 5  # peers that an error names
 
 
@@ -76,6 +80,7 @@ class LearningNode:
     other_executors: Sequence[Executor] = ()  # of the architectures that other nodes have
     shared: str = ""  # patterns of what travels; empty: whatever the algorithm sends
     task: Task = CLASSIFICATION
+    bound: Bound = BOUND
 
     round: int = -1
     evaluating: bool = False
@@ -93,6 +98,7 @@ class LearningNode:
         self.body, self.head, self.at_home = parts.body, parts.head, parts.at_home
         self.buffers = tuple(name for name in (*self.body, *self.head) if name not in parameters)
         self.work = WorkDone.none(self.rows)
+        self.ledger = Ledger(self.bound)
 
     def begin(self, round: int, graph: Graph, online: Tensor, *, evaluating: bool = False) -> None:
         """Start a round; `online` is over these rows. Round -1 is the time before the first round."""
@@ -102,9 +108,18 @@ class LearningNode:
         self.shown, self.recorded = {}, {}
         self.train_loss = torch.full((self.rows,), float("nan"))
 
+    def renew(self, federation: Federation) -> None:
+        """Go on with other samples of the same kind."""
+        self.federation = federation
+        self.loss = loss_of(self.task, self.training, federation)  # which may weigh classes by their numbers
+
     @property
     def rows(self) -> int:
         return len(self.ids)
+
+    @property
+    def smallest_group(self) -> int:
+        return self.bound.smallest
 
     @property
     def n_samples(self) -> Tensor:
@@ -184,12 +199,13 @@ class LearningNode:
         width = int(part.sizes[rows].max()) if len(rows) else 0
         shape = self.task.output_shape(self.federation)
         if layer is not None:
-            shape = (executor.layer(layer, self.federation.x).features,)
+            positions = shape[0] if len(shape) > 1 else 0
+            shape = executor.layer(layer, self.federation.x).by_position(positions)
         result = next(iter(params.values())).new_zeros(len(rows), width, *shape)
 
         def see(visit: Visit) -> None:
-            outputs = visit.outputs
-            if layer is None and len(shape) > 1:  # positions without a target say nothing
+            outputs = visit.outputs if layer is None else visit.outputs.unflatten(-1, shape)
+            if len(shape) > 1:  # positions without a target say nothing
                 outputs = outputs.masked_fill((visit.y == PADDING)[..., None], 0.0)
             result[visit.rows, visit.columns] = outputs
 
@@ -197,10 +213,11 @@ class LearningNode:
         return result
 
     def counted(self, rows: Tensor | None = None) -> Tensor:
-        part, y = self.federation.train.take(self._all_rows(rows)), self.federation.y
-        present = torch.arange(int(part.sizes.max()) if part.peers else 0) < part.sizes[:, None]
-        targets = y.new_zeros(*present.shape, *y.shape[1:])
-        targets[present.to(y.device)] = y[part.index.to(y.device)]
+        rows = self._all_rows(rows)
+        sizes, held = self.federation.train.sizes[rows], self.federation.held(self.federation.train, rows)
+        present = torch.arange(int(sizes.max()) if len(rows) else 0) < sizes[:, None]
+        targets = held.y.new_zeros(*present.shape, *held.y.shape[1:])
+        targets[present.to(held.y.device)] = held.y[held.places_of(present)]
         return self.task.counted(targets, present.float())
 
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:
@@ -295,19 +312,23 @@ class LearningNode:
 
     def remembered(self) -> dict[str, Tensor]:
         """All that the node keeps for the next round beside an algorithm's state, by place."""
-        return {
+        kept = {
             f"{whose}/{key}/{name}": value
             for whose, memory in self.memory.items()
             for key, tree in memory.items()
             for name, value in tree.items()
-        } | ({} if self.best is None else self.best.tensors())
+        }
+        sums = {f"{LISTED}{name}": value for name, value in self.ledger.tensors().items()}
+        return kept | ({} if self.best is None else self.best.tensors()) | sums
 
     def recall(self, remembered: Mapping[str, Tensor]) -> None:
         """Go on with what `remembered` gave before."""
         self.memory, self.best = {}, BestModels.of(remembered, self.federation.device)
+        sums = {n.removeprefix(LISTED): v for n, v in remembered.items() if n.startswith(LISTED)}
+        self.ledger.recall(sums, self.ids.tolist())
         for place, value in remembered.items():
             whose, key, name = place.split("/", 2)
-            if whose == _BEST:
+            if whose in (_BEST, _LEDGER):
                 continue
             memory = self.memory.setdefault(whose, {})
             memory.setdefault(key, {})[name] = value.to(self.federation.device)
@@ -337,29 +358,29 @@ class LearningNode:
     def _score(self, rows: int, visit_all: Callable[[Callable[[Visit], None]], None]) -> Scores:
         task = self.task
         means = [metric for metric in task.metrics if isinstance(metric, MeanMetric)]
-        totals = {metric.name: torch.zeros(rows) for metric in means}
-        loss, count = torch.zeros(rows), torch.zeros(rows)
+        totals = {metric.name: torch.zeros(rows, dtype=torch.double) for metric in means}
+        loss, count = torch.zeros(rows, dtype=torch.double), torch.zeros(rows, dtype=torch.double)
         kept: list[Visit] | None = [] if len(means) < len(task.metrics) else None
 
         def see(visit: Visit) -> None:
             counted = task.counted(visit.y, visit.present)
             for metric in means:
                 values = metric.of_samples(task, visit.outputs, visit.y).cpu() * counted
-                totals[metric.name][visit.rows] += values.flatten(1).sum(1)
+                totals[metric.name][visit.rows] += _added_up(values)
             losses = task.losses(visit.outputs, visit.y).cpu() * counted
-            loss[visit.rows] += losses.flatten(1).sum(1)
-            count[visit.rows] += counted.flatten(1).sum(1)
+            loss[visit.rows] += _added_up(losses)
+            count[visit.rows] += _added_up(counted)
             if kept is not None:
                 kept.append(visit)
 
         visit_all(see)
-        found = {name: total / count for name, total in totals.items()}  # NaN: no data
+        found = {name: (total / count).float() for name, total in totals.items()}  # NaN: no data
         for metric in means:
             if metric.finish is not None:
                 found[metric.name] = metric.finish(found[metric.name])
         if kept is not None:
             found |= self._seen_whole(kept, rows)
-        return Scores({metric.name: found[metric.name] for metric in task.metrics}, loss / count)
+        return Scores({metric.name: found[metric.name] for metric in task.metrics}, (loss / count).float())
 
     def _seen_whole(self, visits: list[Visit], rows: int) -> dict[str, Tensor]:
         """Metrics that need all of a row's answers at once."""
@@ -431,3 +452,12 @@ def due(budget: Tensor, share: float | Tensor, round: int, per_step: int = 1) ->
         return (budget.double() * share * round / per_step + 0.5).floor().long() * per_step
 
     return until(round + 1) - until(round)
+
+
+def _added_up(values: Tensor) -> Tensor:
+    """(rows,) sums of a part of each row's samples, the same in any order and beside any padding.
+
+    In steps of 2^-36, of which a double holds whole sums up to 2^17. So a score does not depend on the rows
+    that are measured together, which is what blocks of rows differ in.
+    """
+    return (values.flatten(1).double() * _STEPS).round().sum(1) / _STEPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,18 @@ class Layer:
     """A layer of a network, found by its name."""
 
     name: str
-    features: int  # how many numbers it returns for each sample
+    shape: tuple[int, ...]  # of what it returns for each sample
     needs: tuple[str, ...]  # names of what they depend on in a peer's model
+
+    @property
+    def features(self) -> int:
+        """How many numbers it returns for each sample."""
+        return math.prod(self.shape)
+
+    def by_position(self, positions: int) -> tuple[int, ...]:
+        """(positions, features of each) if it returns these for every position; else (features,)."""
+        several = len(self.shape) > 1 and self.shape[0] == positions
+        return (positions, self.features // positions) if several else (self.features,)
 
 
 def find_layer(module: nn.Module, name: str, example: Inputs) -> Layer:
@@ -37,11 +48,16 @@ def find_layer(module: nn.Module, name: str, example: Inputs) -> Layer:
         raise ConfigError(
             f"layer {name!r} comes before all that trains, so that its outputs are the same in every model"
         )
-    return Layer(name, _forward(module, name, example).shape[1], needs)
+    return Layer(name, tuple(_forward(module, name, example).shape[1:]), needs)
 
 
 def output_of(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
     """(n, features) what the layer returns when `run` first comes to it; what follows is not run."""
+    return _reached(module, layer, run).flatten(1)
+
+
+def _reached(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
+    """(n, ...) as the layer returns it."""
 
     def stop(_: nn.Module, __: Any, output: Any) -> None:
         raise _Reached(output)
@@ -50,7 +66,7 @@ def output_of(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
     try:
         run()
     except _Reached as reached:
-        return _flat(reached.output, layer)
+        return _first_tensor(reached.output, layer)
     finally:
         handle.remove()
     raise ConfigError(f"layer {layer!r} is never called by the model's forward")
@@ -78,13 +94,13 @@ def largest_output(module: nn.Module, example: Inputs) -> int:
     return max(sizes) // count(example)
 
 
-def _flat(output: Any, layer: str) -> Tensor:
+def _first_tensor(output: Any, layer: str) -> Tensor:
     if isinstance(output, tuple):  # as those of an LSTM are
         output = next((part for part in output if isinstance(part, Tensor)), output)
     if not isinstance(output, Tensor) or output.dim() < 2:
         what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ConfigError(f"layer {layer!r} must return a tensor (batch, ...), not {what}")
-    return output.flatten(1)
+    return output
 
 
 def _dependencies(module: nn.Module, layer: str, example: Inputs) -> tuple[str, ...]:
@@ -106,7 +122,7 @@ def _dependencies(module: nn.Module, layer: str, example: Inputs) -> tuple[str, 
 
 
 def _forward(module: nn.Module, layer: str, example: Inputs) -> Tensor:
-    return output_of(module, layer, lambda: _called(module, example))
+    return _reached(module, layer, lambda: _called(module, example))
 
 
 def _called(module: nn.Module, example: Inputs) -> Any:

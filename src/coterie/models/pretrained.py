@@ -60,6 +60,12 @@ def hugging_face(folder: str, at_each_position: bool = False) -> Architecture:
                 reason = str(error).strip().partition("\n")[0]
                 raise ConfigError(f"model 'hf:{folder}' cannot be loaded: {reason}") from error
         _mark_new_layers(module, found)
+        if at_each_position and not _reads_from_left_to_right(module):
+            raise ConfigError(
+                f"model 'hf:{folder}' looks at the words that follow, so that it would see what task "
+                "'next-token' asks for; take one that reads from left to right, such as GPT-2 (some encoders "
+                'do so with "is_decoder": true in their config.json)'
+            )
         module.train()  # as other networks are; transformers gives it in evaluation mode
         return _typed(module)
 
@@ -95,6 +101,14 @@ def _mark_new_layers(module: nn.Module, found: Any) -> None:
     if all(name.rpartition(".")[0] in layers for name, _ in module.named_parameters()):
         raise ConfigError("model 'hf:...': none of the folder's weights belong to this architecture")
     setattr(module, NEW_LAYERS, tuple(layers))
+
+
+def _reads_from_left_to_right(module: Any) -> bool:
+    """Whether a word changes nothing of what is said before it."""
+    words = torch.tensor([[4, 5, 6], [4, 5, 7]])
+    with torch.no_grad(), _quietly():
+        said = module.eval()(input_ids=words).logits
+    return torch.allclose(said[0, :2], said[1, :2], rtol=1e-4, atol=1e-6)
 
 
 def _typed(module: Any) -> nn.Module:

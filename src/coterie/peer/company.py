@@ -30,13 +30,22 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Company:
-    """others: the numbers of all other nodes of the experiment. name: of a member, by its number."""
+    """name: of a member, by its number."""
 
     membership: Membership
     changed: Signal
-    others: frozenset[int]
     waiting: Waiting
     name: Callable[[int], str]
+
+    @property
+    def others(self) -> frozenset[int]:
+        """All other members, but for those who have left, and those invited who are not there."""
+        return frozenset(
+            number
+            for number, member in self.membership.roster().items()
+            if self.membership.presence(number).until is None
+            and (not member.invited or self.membership.alive(number))
+        )
 
     async def gather(self, fresh: bool) -> None:
         """Wait for everyone at the start, fresh or after a restart; PeerError if nobody comes.
@@ -46,7 +55,7 @@ class Company:
         """
         enough = min(self.waiting.quorum, len(self.others)) or len(self.others)
         await self._until(
-            lambda: len(self._alive()) >= (len(self.others) if fresh else enough) or self._begun()
+            lambda: len(self._alive()) >= (len(self.others) if fresh else enough) or self.in_round(1)
         )
         if self.others and not self._alive() and (fresh or not self.waiting.alone):
             raise PeerError(self._nobody())
@@ -75,7 +84,8 @@ class Company:
 
         One member alone is not believed where another could say the same: it might lie.
         """
-        said = sorted(((self.membership.position(n).round, n) for n in self.busy()), reverse=True)
+        there_before = [n for n in self.busy() if self.membership.presence(n).since <= round]
+        said = sorted(((self.membership.position(n).round, n) for n in there_before), reverse=True)
         witnesses = said[:_WITNESSES]
         there = max(round, min(witnesses[-1][0] - 1, last)) if witnesses else round
         if there > round:
@@ -94,9 +104,9 @@ class Company:
     def _alive(self) -> frozenset[int]:
         return frozenset(filter(self.membership.alive, self.others))
 
-    def _begun(self) -> bool:
-        """Whether others have begun without us."""
-        return any(self.membership.position(number).round > 0 for number in self._alive())
+    def in_round(self, round: int) -> bool:
+        """Whether others have come to this round without us."""
+        return any(self.membership.position(number).round >= round for number in self._alive())
 
     def _all_finished(self) -> bool:
         return all(self.membership.presence(number).finished for number in self.membership.roster())

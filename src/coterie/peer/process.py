@@ -8,17 +8,15 @@ tests run this very code under a simulated clock and network.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from coterie.errors import DivergedError, RefusedError, RunFolderError
+from coterie.errors import RefusedError, RunFolderError
 from coterie.learning import LearningNode
 from coterie.peer.company import Company, Waiting
 from coterie.peer.exchange.doubts import Doubts
@@ -27,16 +25,20 @@ from coterie.peer.exchange.mailbox import FreeMailbox, Mailbox, StepMailbox
 from coterie.peer.exchange.membership import (
     NOT_STARTED,
     Acquaintance,
+    Lending,
     Membership,
+    Place,
     Position,
     Sign,
     Verify,
     stop,
 )
 from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.patience import Patience
 from coterie.peer.exchange.post import Post
 from coterie.peer.exchange.sealing import Sealing
 from coterie.peer.exchange.signal import Signal
+from coterie.peer.gazette import MOST_NEWS, Agreement, Bulletin, Gazette, NoNews
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import (
     Body,
@@ -44,19 +46,22 @@ from coterie.peer.network.messages import (
     Head,
     Hello,
     Inquiry,
+    News,
     Parcel,
     Receipt,
     SealStep,
-    Whereabouts,
+    Terms,
 )
+from coterie.peer.notices import Notices
+from coterie.peer.passage import NEVER, Passage
 from coterie.peer.suspicion import Suspicion
-from coterie.peer.turn import Measured, Turn, Work, own_thread
+from coterie.peer.turn import Measured, RoundReport, Turn, Work, own_thread
 from coterie.protocol import Algorithm
-from coterie.topology import Topology
+from coterie.topology import Attendance, Topology
 
 _log = logging.getLogger("coterie.peer")
 
-_SIGN_EVERY = 60.0  # seconds
+_NO_MASS = 1e-8  # of push-sum: so little is not sent
 
 
 @dataclass(frozen=True)
@@ -68,21 +73,7 @@ class Pace:
     heartbeat: float = 1.0
     suspect_after: float = 4.0  # without a sign of life
     linger: float = 10.0  # at the end, for those who are not finished
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What a peer knows after a round."""
-
-    round: int
-    seconds: float
-    train_loss: float
-    scores: Measured  # no points of the round if it was not measured
-    diagnostics: Mapping[str, Tensor]
-    gradient_steps: int = 0  # mini-batches of local work
-    samples_seen: int = 0  # in these mini-batches
-    skipped: int = 0  # rounds that the others played without this peer since its last one
-    alone: bool = False  # nobody else was there, although somebody should have been heard
+    misses: int = 3  # exchanges in a row that a member may miss before it is no longer waited for
 
 
 @dataclass
@@ -90,10 +81,12 @@ class Peer:
     """One node of an experiment as a process of its own.
 
     node: its data and model, one row. roster: the others by number. digest: of the experiment.
-    sign, verify: with the peers' identities, for secure sums; see `Sealing`.
+    sign, verify: with the peers' identities, for secure sums; see `Sealing`. lending: for those who cannot
+    be dialled; see `Membership`.
     evaluates: whether a round's models are measured. in_step: rounds together, or each at its own pace.
     alone: whether it goes on when nobody else is there. quorum: how many others are enough to go on after a
-    restart, 0: all.
+    restart, 0: all. invited: into an experiment that others may have begun. leaves: whether its operator
+    wants it to leave before the end.
     """
 
     name: str
@@ -110,25 +103,35 @@ class Peer:
     in_step: bool = True
     alone: bool = False
     quorum: int = 0
+    invited: bool = False
+    leaves: Callable[[], bool] = lambda: False
+    bulletin: Bulletin = field(default_factory=NoNews)  # signed news that it knows and passes on
+    terms: Callable[[], Terms] | None = None  # that its operator wants, by its files as they are now
+    adopted: Callable[[Terms], None] = lambda terms: None  # told of those that a quorum wants
     staleness: int = 5
     withheld: frozenset[str] = frozenset()
     sign: Sign | None = None
     verify: Verify | None = None
+    lending: Lending | None = None
     evaluates: Callable[[int], bool] = lambda round: True
     keep_best: bool = False  # its model is its best so far by validation data
     work: Work = field(default_factory=own_thread)
     observer: Callable[[RoundReport], None] | None = None
+    renew: Callable[[], Mapping[str, int]] | None = None  # looks for new data: how many samples came and went
+    samples: Callable[[], Mapping[str, int]] = dict  # how many this peer has, by part
+    parts: Mapping[str, str] = field(default_factory=dict)  # of the digest: see `experiment_parts`
 
     state: Any = None  # None: not loaded yet
     joined: bool = False
     finished: bool = False
+    left: bool = False  # before the end, because its operator wanted so
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self.number = int(self.node.ids[0])
+        self.topology = self.attendance = Attendance(self.topology)
         self._changed = Signal()
-        self._at: Whereabouts | None = None  # as last signed
-        self._signed = 0.0  # when
+        self._place = Place(self.name, self.address, self.sign)
         self.suspicion = Suspicion(self.metrics, self._name)
         self.membership = Membership(
             self._hello,
@@ -139,26 +142,32 @@ class Peer:
             self.pace.heartbeat,
             self.pace.suspect_after,
             self.verify,
+            Patience(self.pace.deadline, self.pace.misses, self.pace.suspect_after, self._name),
+            self.lending,
+            self.parts,
+            lambda number, sums: self.notices.told(number, sums),
         )
-        self.company = self._company()
+        waiting = Waiting(self.pace.join, self.alone, self.quorum)
+        self.company = Company(self.membership, self._changed, waiting, self._name)
         self.journal.recover()
+        since = NEVER if self.invited and self.in_step and not self.journal.round else 0
+        about = (self.attendance, self.membership, self.company)
+        self.passage = Passage(self.number, self.rounds, *about, self.in_step, since)
         self.holdings = Holdings(self.journal)
         self.mailbox = self._mailbox()
         self.mailbox.begin(Position(self.journal.round, 0))
+        self.notices = Notices(self.number, self.node.ledger, lambda: self.mailbox.at.round, self._name)
         self.sealing = self._sealing()
         self.doubts = Doubts(self.name, self.journal, self.membership, self.transport, self.metrics)
         self.post = self._post()
+        self.agreement = self._agreement()
+        self.gazette = Gazette(self.name, self.bulletin, self.membership, self.transport)
 
     def _mailbox(self) -> Mailbox:
         patience = self.pace.deadline
         if self.in_step:
             return StepMailbox(self.holdings, self._changed, patience)
         return FreeMailbox(self.holdings, self._changed, patience, self.staleness, self.rounds)
-
-    def _company(self) -> Company:
-        others = frozenset(range(self.topology.nodes)) - {self.number}
-        waiting = Waiting(self.pace.join, self.alone, self.quorum)
-        return Company(self.membership, self._changed, others, waiting, self._name)
 
     def _sealing(self) -> Sealing:
         return Sealing(
@@ -173,6 +182,8 @@ class Peer:
             self.sign,
             self.verify,
             lambda number, text: self.suspicion.accuse(number, self.journal.round, text),
+            self.node.ledger,
+            self.notices.took_part,
         )
 
     def _post(self) -> Post:
@@ -193,16 +204,24 @@ class Peer:
             self.in_step,
         )
 
+    def _agreement(self) -> Agreement | None:
+        if self.terms is None:
+            return None
+        now = Terms(rounds=self.rounds, lr=self.node.training.lr, deadline=self.pace.deadline)
+        return Agreement(self.terms, self.membership, self._adopt, now)
+
     # --- the others' messages --------------------------------------------------------------------
 
     def admit(self, caller: str, head: Head, size: int) -> Awaitable[None] | None:
         member = self._member(caller)
+        if isinstance(head, Parcel | SealStep):
+            self.membership.patience.came(member.number, (head.round, head.slot))
         if isinstance(head, Parcel):
             return self.mailbox.admit(member.number, head, size)
         if isinstance(head, SealStep):
             return self.sealing.admit(member.number, head, size)
-        if size:
-            raise RefusedError("oversized", f"a {head.kind} has no body")
+        if size > (MOST_NEWS if isinstance(head, News) else 0):
+            raise RefusedError("oversized", f"a {head.kind} with {size} bytes")
         return None
 
     async def take(self, caller: str, head: Head, body: Body) -> tuple[Head, bytes]:
@@ -220,7 +239,8 @@ class Peer:
     def _answer(self, member: Acquaintance, head: Head, body: Body) -> tuple[Head, bytes]:
         if isinstance(head, Hello):
             self.membership.heard(head, member)
-            return self._hello(head.missing), b""
+            said = self._hello(head.missing)
+            return said.model_copy(update={"lend": self.membership.wants_loan(member)}), b""
         if isinstance(head, Parcel):
             fresh = self.mailbox.take(member.number, head, body)
             return Receipt(sender=self.name, duplicate=not fresh), b""
@@ -232,6 +252,8 @@ class Peer:
         if isinstance(head, SealStep):
             content = body if isinstance(body, bytes) else body.read_bytes()
             return self.sealing.take(member.number, head, content)
+        if isinstance(head, News):
+            return self.gazette.answer(body)
         raise RefusedError("unexpected", f"a {head.kind} is an answer, not a question")
 
     def _member(self, caller: str) -> Acquaintance:
@@ -247,22 +269,19 @@ class Peer:
             sender=self.name,
             number=self.number,
             digest=self.digest,
-            at=self._whereabouts(),
+            parts={} if self.joined else dict(self.parts),
+            at=self._place.now(),
             round=position.round,
             slot=position.slot,
             finished=self.finished,
+            since=self.passage.since,
+            until=self.passage.until,
+            terms=None if self.terms is None else self.terms(),
+            news=self.bulletin.digest,
             missing=self.membership.missing(),
             addresses=self.membership.addresses(wanted),
+            sums=self.notices.to_tell(),
         )
-
-    def _whereabouts(self) -> Whereabouts:
-        """This peer's address, signed; again after a while, since a key may have been rotated."""
-        now = asyncio.get_running_loop().time()
-        if self._at is None or now >= self._signed + _SIGN_EVERY:
-            at = Whereabouts(address=self.address, serial=int(time.time()))
-            proof = self.sign(at.statement(self.name)) if self.sign else b""
-            self._at, self._signed = at.model_copy(update={"proof": base64.b64encode(proof).decode()}), now
-        return self._at
 
     # --- the rounds ------------------------------------------------------------------------------
 
@@ -289,7 +308,7 @@ class Peer:
         try:
             if self.journal.round < self.rounds:
                 await self._join()
-                while self.journal.round < self.rounds:
+                while await self._goes_on():
                     await self.company.somebody(self.journal.round)
                     await self._round()
             self.joined = self.finished = True
@@ -306,20 +325,57 @@ class Peer:
         await self.company.gather(fresh)
         if begun is not None:
             self.mailbox.begin(Position(begun, 0))
+        elif fresh and self.in_step and self.invited and self.company.in_round(0):
+            self.mailbox.begin(Position(await self.passage.enter(0), 0))
+        self.passage.begin()
         self.joined = True
 
+    async def _goes_on(self) -> bool:
+        """Whether there is another round for this peer."""
+        if self.agreement is not None:
+            self.agreement.look()
+        return self.journal.round < self.rounds and not await self._says_goodbye()
+
+    def _adopt(self, terms: Terms) -> None:
+        """What a quorum wants is in force from the next round on."""
+        self.rounds = self.node.rounds = self.passage.rounds = self.mailbox.rounds = terms.rounds
+        self.node.training = replace(self.node.training, lr=terms.lr)
+        self.post.deadline = self.sealing.patience = self.mailbox.patience = terms.deadline
+        self.membership.patience.deadline = terms.deadline
+        self.adopted(terms)
+
+    async def _says_goodbye(self) -> bool:
+        """Whether this peer has left; if it is to leave, the others are told when."""
+        at = self.journal.round
+        if self.passage.over(at):
+            self.left = not self._holds_mass()
+            if not self.left:
+                await self.passage.leave_again(at)
+            else:
+                await self.gazette.leave(at, self.pace.suspect_after)
+        elif self.passage.until is None and self.leaves():
+            await self.passage.leave(at)
+        return self.left
+
+    def _holds_mass(self) -> bool:
+        """Whether something would be lost to the others with this peer."""
+        mass = self.algorithm.mass(self.state)
+        kept = mass is not None and float(mass[0]) > _NO_MASS
+        return kept or bool(self.holdings.unused()) or bool(self.doubts.open)
+
     def _catch_up(self) -> None:
-        """Go where the others are: rounds that they played without us are over."""
+        """Go where the others are: what they played without us is over."""
         there = self.company.ahead(self.journal.round, self.rounds - 1)
         self.metrics.skipped += there - self.journal.round
         self.mailbox.begin(Position(there, 0))
 
     async def _round(self) -> None:
         started = asyncio.get_running_loop().time()
+        news = await self._renewed()
         turn = self._turn(self.mailbox.at.round)
-        skipped = turn.round - self.journal.round
+        skipped = turn.round - max(self.journal.round, self.passage.since)
         if bool(self.node.online[0]):
-            self.state = self._finite(await turn.play(self.state), turn)
+            self.state = turn.finite(await turn.play(self.state), self._name)
         scores = await turn.scores(self.state)
         remembered = self.node.remembered()
         self.journal.commit(self.state, turn.round + 1, turn.conserved, self.doubts.open, remembered)
@@ -333,18 +389,17 @@ class Peer:
         self.metrics.alone += alone
         self._note(turn, seconds, scores)
         if self.observer is not None:
-            self.observer(self._reported(turn.round, seconds, scores, skipped, alone))
+            self.observer(turn.report(seconds, scores, skipped, alone, {**self.samples(), **news}))
 
-    def _finite(self, state: Any, turn: Turn) -> Any:
-        """The new state, unless its model is ruined: then the committed one stays what it is."""
-        if all(bool(leaf.isfinite().all()) for leaf in self.algorithm.personal(state).values()):
-            return state
-        heard = ", ".join(map(self._name, turn.heard)) or "nobody"
-        raise DivergedError(
-            f"round {turn.round}: the model holds NaN or infinity after mixing with {heard}; the state "
-            "before this round is kept. If it happens again, find out whose model is bad, or use a smaller "
-            "learning rate. `coterie peer rollback` goes further back"
-        )
+    async def _renewed(self) -> Mapping[str, int]:
+        """Take in new data. What the state holds of single samples starts afresh."""
+        news: Mapping[str, int] = {} if self.renew is None else await self.work(self.renew)
+        if news and self.algorithm.facts.per_sample:
+            self._begin_node(-1)
+            fresh = await self.work(partial(self.algorithm.init, self.node))
+            changed = {name: getattr(fresh, name) for name in self.algorithm.facts.per_sample}
+            self.state = replace(self.state, **changed)
+        return news
 
     def _name(self, number: int) -> str:
         member = self.roster().get(number)
@@ -353,15 +408,6 @@ class Peer:
     def _was_alone(self, turn: Turn) -> bool:
         """Whether a round that should have brought something was played while nobody else was there."""
         return turn.awaited > 0 and not turn.came and self.company.nobody
-
-    def _reported(
-        self, round: int, seconds: float, scores: Measured, skipped: int, alone: bool
-    ) -> RoundReport:
-        node = self.node
-        steps, samples = int(node.work.gradient_steps[0]), int(node.work.samples_seen[0])
-        loss = float(node.train_loss[0])
-        recorded = dict(node.recorded)
-        return RoundReport(round, seconds, loss, scores, recorded, steps, samples, skipped, alone)
 
     def _turn(self, round: int) -> Turn:
         self._begin_node(round)
@@ -382,6 +428,9 @@ class Peer:
             self.metrics.used = dict.fromkeys(turn.heard, 1 / len(turn.heard))
 
     def _begin_node(self, round: int) -> None:
+        self.passage.look()
+        if self.journal.begun() == round:
+            self.attendance.fixed = round, *self.journal.begun_links()
         online = self.topology.online(max(round, 0))[self.number : self.number + 1]
         if round < 0:
             online = torch.ones(1, dtype=torch.bool)
@@ -391,11 +440,12 @@ class Peer:
     # --- around ----------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Clear up parcels in doubt, for ever."""
+        """Clear up parcels in doubt, and pass news on, for ever."""
         while True:
             await asyncio.sleep(self.pace.heartbeat)
             if self.doubts.pending:
                 await self.doubts.settle(self.pace.suspect_after)
+            await self.gazette.spread(self.pace.suspect_after)
 
     async def _tell(self) -> None:
         """That we are finished: nobody needs to wait for the next heartbeat."""

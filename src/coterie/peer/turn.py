@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from coterie.errors import PeerError
+from torch import Tensor
+
+from coterie.errors import DivergedError, PeerError
 from coterie.learning import LearningNode
 from coterie.metric import VALIDATION
 from coterie.peer.exchange.journal import ParcelId
@@ -26,6 +28,24 @@ Measured: TypeAlias = dict[str, dict[str, float]]
 
 POINTS = ("after_local", "after_mixing")
 _MOST_EXCHANGES = 1_000_000
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a peer knows after a round."""
+
+    round: int
+    seconds: float
+    train_loss: float
+    scores: Measured  # no points of the round if it was not measured
+    diagnostics: Mapping[str, Tensor]
+    gradient_steps: int = 0  # mini-batches of local work
+    samples_seen: int = 0  # in these mini-batches
+    skipped: int = 0  # rounds that the others played without this peer since its last one
+    alone: bool = False  # nobody else was there, although somebody should have been heard
+    samples: Mapping[str, int] = field(
+        default_factory=dict
+    )  # in each part of its data, new ones and lost ones
 
 
 def own_thread() -> Work:
@@ -73,7 +93,9 @@ class Turn:
         raise PeerError(f"round {self.round} does not end")
 
     async def _exchange(self, exchange: Exchange, at: Position) -> Inbox:
+        started = asyncio.get_running_loop().time()
         done = await self.post.exchange(exchange, at, repeated=self.repeated)
+        self.post.metrics.waiting += asyncio.get_running_loop().time() - started
         self.late |= done.late
         if exchange.counted:
             self.awaited += done.awaited
@@ -109,6 +131,26 @@ class Turn:
                 own = self.algorithm.facts.measured
                 self.node.keep_best(shown[own], scores[own])
         return measured
+
+    def finite(self, state: Any, name: Callable[[int], str]) -> Any:
+        """The new state, unless its model is ruined: then the committed one stays what it is."""
+        if all(bool(leaf.isfinite().all()) for leaf in self.algorithm.personal(state).values()):
+            return state
+        heard = ", ".join(map(name, self.heard)) or "nobody"
+        raise DivergedError(
+            f"round {self.round}: the model holds NaN or infinity after mixing with {heard}; the state "
+            "before this round is kept. If it happens again, find out whose model is bad, or use a smaller "
+            "learning rate. `coterie peer rollback` goes further back"
+        )
+
+    def report(
+        self, seconds: float, scores: Measured, skipped: int, alone: bool, samples: Mapping[str, int]
+    ) -> RoundReport:
+        """What is known after the round."""
+        work, loss = self.node.work, float(self.node.train_loss[0])
+        steps, seen = int(work.gradient_steps[0]), int(work.samples_seen[0])
+        recorded = dict(self.node.recorded)
+        return RoundReport(self.round, seconds, loss, scores, recorded, steps, seen, skipped, alone, samples)
 
     def _tidy(self) -> None:
         """The inboxes are no longer needed, nor are the files that they were read from."""

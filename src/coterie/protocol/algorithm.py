@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
@@ -45,7 +45,11 @@ class Facts:
     own_work: tuple[str, ...] = ()  # hyper-parameters that say how long it trains, unless all train equally
     partial: bool = False  # a head stays at home: the last linear layer, or what `shared` leaves out
     restarts: str = ""  # why its optimiser must start afresh in every round: the state is not to be kept
+    keeps_best: bool = False  # with validation data, what counts is the best model so far by their loss
     validation: bool = False  # needs validation data: an experiment sets some aside unless it says otherwise
+    per_sample: tuple[
+        str, ...
+    ] = ()  # fields of its state that begin anew when a real peer gets other samples
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,16 @@ class Algorithm(Generic[StateT]):
         """(rows, peers) how much each node learned to trust every other; None: it learns no such thing."""
         return None
 
-    def check(self, states: Sequence[StateT], nodes: int, round: int) -> None:
-        """Raise ContractError if a round broke what holds for all nodes together.
+    def seen_in_clear(self, state: StateT) -> Tensor | None:
+        """(rows,) how many models of single others each node has seen; None: it does not count them."""
+        return None
 
-        Only a simulator sees all states, and calls this after every round. states: of all blocks of nodes.
+    def mass(self, state: StateT) -> Tensor | None:
+        """(rows,) what all nodes together keep, such as push-sum's mass: one each at first.
+
+        Only a simulator sees all nodes, and checks the total after every round. None: there is no such thing.
         """
+        return None
 
     def needs_both_ways(self) -> bool:
         """Whether, as it is set, its links must go both ways."""
@@ -85,6 +94,14 @@ class Algorithm(Generic[StateT]):
     def needs_step(self) -> bool:
         """Whether, as it is set, real peers must keep step."""
         return not self.facts.free_running
+
+    def sealed_group(self) -> int | None:
+        """Over how many others its sealed sums are at most, as it is set; None: over all neighbours."""
+        return None
+
+    def takes_architectures(self) -> bool:
+        """Whether, as it is set, peers may have different architectures."""
+        return self.facts.architectures
 
     def compared_layer(self) -> str | None:
         """The layer of the network whose outputs nodes compare; None: they compare no hidden layer."""

@@ -16,9 +16,15 @@ class Links:
 
     rows: Tensor  # (links,) positions in node.ids
     ids: Tensor  # (links,) global node ids
+    order: Tensor | None = None  # (links,) of answers: the places of what they answer among all messages
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def where(self, kept: Tensor) -> Links:
+        """Some of them. kept: (links,) bool."""
+        order = None if self.order is None else self.order[kept]
+        return Links(self.rows[kept], self.ids[kept], order)
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Exchange:
         come back, and what came back is in `Inbox.returned`.
     averaged: the payload is a model, perhaps times a weight, that receivers mix into their own; False for
         gradients and the like, which `robust` does not judge.
+    most: of a sealed exchange with `to`, how many nodes a row asks at most; members answer no larger groups.
     check: what real peers ask about every message before they take it; None: whether it is about as large
         as one's own payload.
     """
@@ -48,3 +55,4 @@ class Exchange:
     conserved: bool = False
     check: Check | None = None
     averaged: bool = True
+    most: int | None = None

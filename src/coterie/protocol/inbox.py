@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +54,7 @@ class Bundle:
     source: Tensor  # (messages,) row of the payload
     rows: Tensor  # (messages,) row that receives it
     senders: Tensor  # (messages,) global id of the sender
+    home: Tree | None = None  # what the receiving rows sent themselves, if these are the payload's first rows
 
 
 class Inbox:
@@ -70,11 +72,14 @@ class Inbox:
         n_rows: int,
         came_back: Callable[[], Tree] | None = None,
         spread: Spread = one_after_another,
+        order: Tensor | None = None,
     ) -> None:
+        """order: (messages,) their places among all messages, where rows elsewhere receive others."""
         self._parcels = tuple(parcels)
         self._n_rows = n_rows
         self._came_back = came_back
         self._spread = spread
+        self._order = order
 
     @cached_property
     def returned(self) -> Tree:
@@ -109,7 +114,7 @@ class Inbox:
     @property
     def links(self) -> Links:
         """The senders as addresses, to answer them."""
-        return Links(self.rows, self.senders)
+        return Links(self.rows, self.senders, self._order)
 
     def sum(self, weights: Tensor | None = None) -> Tree:
         """Sum of the payloads that each row received, each message times its weight (default 1)."""
@@ -141,14 +146,16 @@ class Inbox:
     def mixed_into(self, mine: Params, own: Tensor, weights: Tensor) -> Params | None:
         """`own * mine` plus the weighted sum in one pass over the models, if what was sent is `mine` itself.
 
-        So it is when one process hosts everybody. None where it is not: use `sum_fitting`. own: (rows,).
+        So it is in a simulation. None where it is not: use `sum_fitting`. own: (rows,).
         """
         if len(self._parcels) != 1 or isinstance(self._parcels[0].payload, Tensor):
             return None
         (parcel,) = self._parcels
-        sent: Mapping[str, Tree] = parcel.payload  # type: ignore[assignment]
+        home = parcel.home if isinstance(parcel, Bundle) else None
+        sent = cast(Mapping[str, Tree], parcel.payload if home is None else home)
         if not sent or any(leaf is not mine.get(name) for name, leaf in sent.items()):
             return None
+        table = cast(Params, parcel.payload)
         oneself = torch.arange(self._n_rows)
         add = WeightedSum.over(
             torch.cat((parcel.source, oneself)),
@@ -157,7 +164,7 @@ class Inbox:
             torch.cat((weights.double(), own.double())),
             self._spread,
         )
-        return {**mine, **{name: add(mine[name]) for name in sent}}
+        return {**mine, **{name: add(table[name]) for name in sent}}
 
     def map(self, fn: Callable[[Tree, Tensor], Tensor]) -> Tensor:
         """`fn(payloads, rows)` on many messages at once; one result per message.
@@ -209,6 +216,11 @@ class Inbox:
             parcels.append(parcel if bool(mine.all()) else left)
         parcels += [others] if len(others.rows) else []
         return Inbox(parcels, self._n_rows, self._came_back, self._spread)
+
+    def through(self, change: Callable[[Tree], Tree]) -> Inbox:
+        """Another inbox: the same messages with changed payloads."""
+        parcels = [Bundle(change(p.payload), p.source, p.rows, p.senders) for p in self._parcels]
+        return Inbox(parcels, self._n_rows, self._came_back, self._spread, self._order)
 
     def _chunks(self) -> list[tuple[Tree, Tensor]]:
         chunks = []
@@ -297,7 +309,7 @@ class WeightedSum:
     def __call__(self, leaf: Tensor) -> Tensor:
         weights = None if self.weights is None else self.weights.to(leaf)
         source, offsets = self.source.to(leaf.device), self.offsets.to(leaf.device)
-        table = leaf.reshape(len(leaf), -1)
+        table = leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))  # there may be no rows
 
         def add(part: Tensor) -> Tensor:
             return embedding_bag(source, part, offsets, mode="sum", per_sample_weights=weights)

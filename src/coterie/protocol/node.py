@@ -134,6 +134,10 @@ class Node(Protocol):
         """The number of this round, from 0; -1 before the first."""
 
     @property
+    def smallest_group(self) -> int:
+        """Fewest members of a sealed sum: a smaller one is not opened."""
+
+    @property
     def rounds(self) -> int:
         """How many rounds the experiment has."""
 
@@ -238,8 +242,9 @@ class Node(Protocol):
         """(rows, n, outputs) on each row's own samples in evaluation mode, padded with zeros.
 
         rows: which rows' data to use when `params` is not stacked over all rows in order. layer: name of a
-        submodule, whose outputs (rows, n, features) to return instead. `params` may be a received model of
-        another architecture that the experiment has.
+        submodule, whose outputs (rows, n, features) to return instead, (rows, n, positions, features) where
+        it returns some for every position that may have a target. `params` may be a received model of another
+        architecture that the experiment has.
         """
 
     def counted(self, rows: Tensor | None = None) -> Tensor:

@@ -18,11 +18,14 @@ from coterie.protocol.trees import Tree
 
 
 def pull(
-    payload: Tree, wanted: Links, *, sealed: bool = False, check: Check | None = None
+    payload: Tree, wanted: Links, *, sealed: bool = False, check: Check | None = None, most: int | None = None
 ) -> Generator[Exchange, Inbox, Inbox]:
-    """Ask the wanted nodes for their payload, and answer those who ask for ours."""
+    """Ask the wanted nodes for their payload, and answer those who ask for ours.
+
+    most: how many nodes a row asks at most, if the answers are sealed.
+    """
     asked = yield Exchange({}, to=wanted)
-    answers = yield Exchange(payload, to=asked.links, sealed=sealed, expect=wanted, check=check)
+    answers = yield Exchange(payload, to=asked.links, sealed=sealed, expect=wanted, check=check, most=most)
     return answers
 
 

@@ -19,6 +19,10 @@ MOST_TIMES = 100.0
 """How many times longer than one's own another's model may be. Those of one experiment differ by far less."""
 
 
+MOST_TIMES_IN_SUM = 10.0
+"""The same for the mean of an opened sum. It hides single models, so one that is large shows less."""
+
+
 class Check(Protocol):
     """Judges the messages of one exchange, each once and in the order in which they come."""
 
@@ -51,12 +55,13 @@ class Sized:
     """The model in a message is at most `MOST_TIMES` as long as one's own, which is not zero.
 
     model: where it is in the payload. weight: where the number is by which it was multiplied, if it was. What
-    stands beside the tensors of one's own model is not measured.
+    stands beside the tensors of one's own model is not measured. times: in the place of `MOST_TIMES`.
     """
 
     mine: Tree
     model: str = ""
     weight: str = ""
+    times: float = MOST_TIMES
 
     @cached_property
     def _own(self) -> float:
@@ -72,7 +77,7 @@ class Sized:
                 return f"its weight is {weight:g}"
             if weight == 0:
                 return "its weight is 0 and its model is not" if length else ""
-        most = MOST_TIMES * self._own
+        most = self.times * self._own
         if self._own and not length / weight <= most:
             return f"its norm is {length / weight:.3g}, and that of this peer's own model is {self._own:.3g}"
         return ""

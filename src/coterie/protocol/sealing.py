@@ -1,10 +1,10 @@
 """Sealed inboxes whose sums are those of a secure sum: quantised for speed, or computed under real masks.
 
-The members of a receiver's group are all who send to it in the exchange, and the threshold is their majority.
-A member whose message is lost counts as one that drops out before its vector arrives. A receiver with a
-single member, or with fewer answers than the threshold, receives nothing: its sum is zero and so is its
-count, as if nobody had answered. So nobody ever learns a "sum" of one. All kinds give the same bits, in any
-order of the messages and any sharding, since sums of integers are exact.
+The members of a receiver's group are all whom it asks, or who send to it in the exchange. The threshold is
+their majority, and at least the smallest group. A member whose message is lost counts as one that drops out
+before its vector arrives. A receiver with too few answers, or whose ledger would be overdrawn, receives
+nothing: its sum is zero and so is its count, as if nobody had answered. So nobody ever learns a "sum" of one.
+All kinds give the same bits, in any order of the messages and any sharding, since sums of integers are exact.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ from coterie.protocol.trees import (
 SealingKind: TypeAlias = Literal["plain", "quantised", "masked", "one-time"]
 
 
+@dataclass(frozen=True)
+class Terms:
+    """When a sum is opened.
+
+    smallest: fewest answers. asked: (rows,) how many each row asked; None: those who sent to it. allows:
+    whether a row may have a sum over these nodes, beside those that it had; asked once for each sum.
+    """
+
+    smallest: int = 2
+    asked: Tensor | None = None
+    allows: Callable[[int, frozenset[int]], bool] | None = None
+
+
 class QuantisedInbox(SealedInbox):
     """The sums that secure sums over each row's messages give, bit for bit, without hiding anything."""
 
@@ -52,10 +65,12 @@ class QuantisedInbox(SealedInbox):
         came_back: Callable[[], Tree] | None = None,
         *,
         missing: Sequence[Bundled] = (),
+        terms: Terms | None = None,
     ) -> None:
         """missing: messages that were sent and did not arrive; they count as members that dropped out."""
         super().__init__(parcels, n_rows, came_back)
         self._missing = tuple(missing)
+        self._terms = terms or Terms()
 
     def _counts(self) -> Tensor:
         return super()._counts().where(self._opened, 0)
@@ -77,12 +92,25 @@ class QuantisedInbox(SealedInbox):
 
     @cached_property
     def _opened(self) -> Tensor:
-        """(rows,) whether enough members answered for the sum to be known."""
-        arrived = super()._counts()
+        """(rows,) whether enough members answered for the sum to be known, and it may be."""
+        arrived, terms = super()._counts(), self._terms
         members = arrived + SealedInbox(self._missing, self._n_rows).count
         if len(members) and int(members.max()):
             check_members(int(members.max()), FixedPoint())
-        return (members > 1) & (arrived >= majority(members))
+        threshold = majority(members if terms.asked is None else terms.asked).clamp(min=terms.smallest)
+        opened = arrived >= threshold
+        if terms.allows is not None:
+            groups = self._groups(arrived)
+            for row in opened.nonzero().flatten().tolist():
+                opened[row] = terms.allows(row, frozenset(groups[row].tolist()))
+        return opened
+
+    def _groups(self, arrived: Tensor) -> Sequence[Tensor]:
+        """Who sent to each row."""
+        rows = torch.cat([parcel.rows for parcel in self._parcels])
+        senders = torch.cat([parcel.senders for parcel in self._parcels])
+        groups: Sequence[Tensor] = senders[torch.argsort(rows, stable=True)].split(arrived.tolist())
+        return groups
 
     @cached_property
     def _exponents(self) -> Tensor:

@@ -24,7 +24,7 @@ def label_table(federation: Federation, title: str) -> Table:
     if federation.clusters is not None:
         table.add_column("cluster", justify="right")
     sizes = {"train": federation.train, "valid": federation.validation, "test": federation.test}
-    shown = {name: split.sizes.tolist() for name, split in sizes.items() if len(split.index)}
+    shown = {name: split.sizes.tolist() for name, split in sizes.items() if split.total}
     for name in (*shown, "classes"):
         table.add_column(name, justify="right")
     first, last = federation.group_names[0], federation.group_names[-1]

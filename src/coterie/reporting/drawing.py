@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,6 +25,7 @@ LINES = ("-", "--", ":")
 GREY = "#777777"
 MOST_NAMES = 40  # of peers along an axis
 LONGEST_NAME = 24  # characters
+_PRINT = 300  # dots per inch
 
 
 def colour_of(number: int) -> str:
@@ -61,8 +63,17 @@ def name_peers(axis: Axis, names: Sequence[str]) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the PNG atomically."""
+    """Write the PNG atomically; of a path without a suffix, PNG and SVG in print quality."""
+    if path.suffix:
+        write_atomically(path, _content(figure, "png", 120))
+        return path
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "coterie"}):  # text stays text
+        write_atomically(path.with_suffix(".svg"), _content(figure, "svg", _PRINT, metadata={"Date": None}))
+    write_atomically(path.with_suffix(".png"), _content(figure, "png", _PRINT))
+    return path.with_suffix(".png")
+
+
+def _content(figure: Figure, kind: str, dpi: int, **more: Any) -> bytes:
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    write_atomically(path, content.getvalue())
-    return path
+    figure.savefig(content, format=kind, dpi=dpi, **more)
+    return content.getvalue()

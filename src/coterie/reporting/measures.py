@@ -21,6 +21,7 @@ from coterie.experiments.cells.cell import FACTS, Cell, breakage, is_finished
 from coterie.experiments.cells.paper_schema import NUMBERS, check_metric
 from coterie.experiments.cells.sweeping import SAME_DATA
 from coterie.metric import Metric
+from coterie.reporting.numbers.curves import reached
 
 Array = NDArray[np.float64]
 _NEEDED = {  # entries of the JSON files, columns of the CSV files
@@ -268,10 +269,9 @@ def _to_target(record: Record, metric: str, target: float | None) -> float | Non
     if target is None:
         return None
     rounds, means = record.curve("personal")
-    reached = np.flatnonzero(record.metric.gain(means, target) >= 0)
-    if not len(reached):
+    first = reached(rounds, means, target, record.metric)
+    if first is None:
         return None
-    first = rounds[int(reached[0])]
     return float(first) if metric.startswith("rounds") else record.bytes_until(first)
 
 

@@ -26,6 +26,8 @@ from coterie.reporting.drawing import (
 )
 from coterie.reporting.intervals import Interval
 from coterie.reporting.measures import Record, is_percentage
+from coterie.reporting.numbers.curves import band
+from coterie.reporting.numbers.maps import borders_of, sorted_by
 from coterie.reporting.reproduction import Reproduction, printed_number
 
 Part = TypeVar("Part", Row, Column)
@@ -135,12 +137,13 @@ def _curve(axes: Axes, reproduction: Reproduction, curve: _Curve, metric: str, n
     if not rounds:
         return
     values = values * (100 if is_percentage(metric) else 1)
+    mean, low, high = band(values)
     step = max(1, len(rounds) // MOST_BETWEEN_MARKERS)
     axes.plot(
-        rounds, values.mean(0), label=curve.label, ms=4, markevery=(number % step, step), **curve.look
+        rounds, mean, label=curve.label, ms=4, markevery=(number % step, step), **curve.look
     )  # fmt: skip
     if len(values) > 1:
-        axes.fill_between(rounds, values.min(0), values.max(0), color=curve.look["color"], alpha=0.15, lw=0)
+        axes.fill_between(rounds, low, high, color=curve.look["color"], alpha=0.15, lw=0)
 
 
 def _values(reproduction: Reproduction, curve: _Curve, metric: str) -> tuple[list[int], Any]:
@@ -272,13 +275,14 @@ def _maps_of(reproduction: Reproduction, rows: list[Row], columns: list[Column])
 
 
 def _heat_map(axes: Axes, record: Record) -> None:
-    clusters = record.facts["clusters"]
-    image = axes.imshow(np.array(record.facts["shares"]), cmap="viridis", vmin=0, interpolation="nearest")
+    clusters = None if record.facts["clusters"] is None else np.array(record.facts["clusters"])
+    shares = sorted_by(clusters, np.array(record.facts["shares"]))
+    image = axes.imshow(shares, cmap="viridis", vmin=0, interpolation="nearest")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-    for border in np.flatnonzero(np.diff(clusters)) if clusters else ():
-        axes.axhline(border + 0.5, color="white", lw=0.6)
-        axes.axvline(border + 0.5, color="white", lw=0.6)
+    for border in borders_of(clusters):
+        axes.axhline(border - 0.5, color="white", lw=0.6)
+        axes.axvline(border - 0.5, color="white", lw=0.6)
     axes.figure.colorbar(image, ax=axes, shrink=0.75)
 
 

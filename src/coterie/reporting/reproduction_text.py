@@ -94,6 +94,17 @@ def as_json(reproduction: Reproduction) -> dict[str, Any]:
         "scale": reproduction.scale,
         "seeds": reproduction.seeds,
         "seconds": reproduction.seconds(),
+        "rows": {row.name: row.shown for row in reproduction.rows},
+        "columns": {column.name: column.shown for column in reproduction.columns},
+        "tables": [
+            {
+                "title": metric_name(reproduction, metric),
+                "legend": _legend(reproduction),
+                "lines": _grid(reproduction, metric),
+            }
+            for metric in reproduction.table.metrics
+        ],
+        "notes": _notes(reproduction),
         "numbers": [dict(zip(_NUMBER_HEADER, line, strict=True)) for line in _numbers(reproduction)],
         "not_comparable": reproduction.unfair or None,
         "gradient_steps_per_peer": {

@@ -138,7 +138,7 @@ def by_peer(groups: Sequence[Sequence[Result]], labels: Sequence[str]) -> Group 
 def _of_peers(group: Sequence[Result]) -> list[float | None]:
     """Each peer's score, mean over seeds."""
     found = [result.get(f"personal_{Metric.of(result).name}") for result in group]
-    each = [entry["per_peer"] for entry in found if entry is not None]
+    each = [entry["per_peer"] for entry in found if entry is not None and "sample" not in entry]
     return [_mean(values) for values in zip(*each, strict=True)] or [None] * int(group[0]["peers"])
 
 

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from coterie.experiments.cells.comparing import (
     read_plan,
     split_names,
 )
+from coterie.experiments.cells.on_ray import Task, run_tasks
 from coterie.experiments.runs import naming
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
@@ -38,6 +40,7 @@ from coterie.experiments.runs.running import run, run_or_resume
 from coterie.experiments.runs.stored import StoredRun
 from coterie.experiments.setup.dealing import Dealer
 from coterie.experiments.setup.prepare import Objects, note_of_isolation, prepare
+from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
 from coterie.protocol import Algorithm
 from coterie.reporting import tables
@@ -127,11 +130,15 @@ class Comparison:
         """The table in LaTeX, the best in bold; with a path, also written there."""
         return self.sheet().latex(path)
 
-    def plot(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Learning curves with bands over seeds, every peer's score, who learned from whom; as PNG files."""
+    def plot(self, folder: str | os.PathLike[str], for_print: bool = False) -> list[Path]:
+        """Learning curves with bands over seeds, every peer's score, who learned from whom; as PNG files.
+
+        for_print: PNG files of 300 dots per inch, and beside each an SVG.
+        """
         from coterie.reporting import plots  # Matplotlib, which not everyone wants to wait for
 
-        return plots.draw(list(self.finished.values()), list(self.finished), Path(os.fspath(folder)))
+        place = Path(os.fspath(folder))
+        return plots.draw(list(self.finished.values()), list(self.finished), place, for_print)
 
     def table(self) -> tables.Summary:
         """A row for each algorithm, for the terminal: `rich.print(comparison.table())`."""
@@ -274,6 +281,8 @@ def run_plan(
     if folder is not None:
         _write_plan(plan, folder)
     runs: dict[str, Run] = {}
+    if any(planned.experiment.execution.on_ray for planned in plan):
+        return _compared_on_ray(plan, folder, dealer, given or Objects(), go_on)
     try:
         for planned in _by_seed(plan):
             runs[planned.folder] = _run_one(planned, folder, dealer, watch(planned), go_on)
@@ -290,6 +299,47 @@ def _run_one(planned: Planned, folder: Path | None, dealer: Dealer, observer: Wa
     place = folder / planned.folder
     with naming.going_on(place, go_on):
         return run_or_resume(experiment, place, objects=objects, observer=observer)
+
+
+def _compared_on_ray(
+    plan: list[Planned], folder: Path | None, dealer: Dealer, given: Objects, go_on: str
+) -> Comparison:
+    """All runs beside each other, as many at a time as Ray has room for; then they are read."""
+    with tempfile.TemporaryDirectory() as apart:
+        where, runs, broken = folder or Path(apart), dict[str, Run](), dict[str, str]()
+
+        def ended(task: Task, message: str | None) -> None:
+            broken.update({} if message is None else {task.name: message})
+
+        todo = [p for p in plan if RunFolder(where / p.folder).result() is None]
+        tasks = [Task(p.folder, p.experiment, replace(given, algorithm=p.algorithm)) for p in todo]
+        run_tasks(tasks, where, _run_there, ended)
+        try:
+            for planned in _by_seed(plan):
+                if planned.folder in broken:
+                    raise RunFailedError(broken[planned.folder])
+                done = _run_one(_here(planned), where, dealer, None, go_on)
+                runs[planned.folder] = replace(done, run_dir=None if folder is None else done.run_dir)
+        except CoterieError as error:
+            _give_up(plan, runs, folder, error, go_on)
+        return compared(plan, runs, folder)
+
+
+def _here(planned: Planned) -> Planned:
+    """The same run, in this process."""
+    e = planned.experiment
+    execution = e.execution.model_copy(update={"engine": "local"})
+    return replace(planned, experiment=e.model_copy(update={"execution": execution}))
+
+
+def _run_there(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+    """A run of a comparison as a task of Ray."""
+    try:
+        dealt, given = Dealer(objects)(experiment)
+        run_or_resume(dealt, folder, objects=given)
+    except CoterieError as error:
+        return str(error)
+    return None
 
 
 def _give_up(

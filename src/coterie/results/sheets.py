@@ -85,7 +85,7 @@ def sheet_of_labels(federation: Federation, caption: str) -> Sheet:
     """A line for each peer: its sizes, and how many training samples of each class, or bin, it has."""
     counts = federation.label_histogram("train").tolist()
     parts = {"train": federation.train, "validation": federation.validation, "test": federation.test}
-    sizes = {name: part.sizes.tolist() for name, part in parts.items() if len(part.index)}
+    sizes = {name: part.sizes.tolist() for name, part in parts.items() if part.total}
     lines: Lines = []
     for peer, of_classes in enumerate(counts):
         cluster = {} if federation.clusters is None else {"cluster": int(federation.clusters[peer])}

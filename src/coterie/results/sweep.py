@@ -104,7 +104,7 @@ class Sweep:
         """Those that were begun, finished or not, in the order of the cells."""
         folders = [self.folder / CELLS / cell.name for cell in self.cells]
         return [
-            StoredRun(RunFolder(one), self.objects, _facts(one))
+            StoredRun(RunFolder(one), self.objects, facts_of(one))
             for one in folders
             if RunFolder(one).holds_run
         ]
@@ -160,7 +160,7 @@ def opened_sweep(folder: Path, objects: Objects) -> Sweep:
     return Sweep(cells, folder, objects=objects)
 
 
-def _facts(folder: Path) -> dict[str, Any]:
+def facts_of(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / FACTS).read_text(encoding="utf-8")))
     except (OSError, ValueError):  # not finished, or damaged: there is less to know of the run

@@ -48,7 +48,8 @@ def sweep(
         {"training.lr": "log(0.001,1)"}, "uniform(0,1)" or "int(1,10)".
     algorithm, data, ..., sections: as in `coterie.simulate`, for all runs. All train equally long, unless
         `training={"work": "own"}`.
-    out: a folder for the records, in which the same sweep goes on; default: keep nothing.
+    out: a folder for the records, in which the same sweep goes on, unless it was given objects; default: keep
+        nothing.
     jobs: runs at a time, one process each; a script that asks for several needs `if __name__ == "__main__"`.
     """
     named = {
@@ -58,6 +59,10 @@ def sweep(
         "partition": partition,
         "topology": topology,
     }
+    if "run_dir" in sections:
+        raise ConfigError(
+            "a sweep keeps its records in the folder `out`: write out=... in place of run_dir=..."
+        )
     given = objects_in(named)
     size = {"peers": peers if peers is not None else peers_of(data), "rounds": rounds, "seed": seed}
 
@@ -90,8 +95,9 @@ def _in(out: str | Path | None, own: Objects | None, run: Callable[[Path], Sweep
     folder = Path(os.fspath(out))
     if own is not None and folder.exists() and any(folder.iterdir()):
         raise RunFolderError(
-            f"{folder} is not empty, and nobody can tell whether its runs had the objects that you pass; "
-            "choose another folder"
+            f"{folder} is not empty, and nobody can tell whether its runs had the objects that you pass: a "
+            "sweep with objects cannot go on. Choose another folder, or name what is yours by its file, such "
+            "as model='own.py:Net': a sweep with names goes on where it was"
         )
     return run(folder)
 

@@ -1,73 +1,39 @@
-"""The simulator: drives an algorithm's rounds over all nodes and measures what they learn."""
+"""The simulator: drives an algorithm's rounds over all nodes, and records what they learn.
+
+Nodes are cut into blocks of rows, here or elsewhere. The engine sees addresses, sizes, scores and records.
+What is sent goes from block to block. `Router` is the one seam: it says which message goes where, and counts
+it. Messages have one order, however the nodes are cut: that in which a single block of all nodes would have
+sent them, those of one network after those of another. So every sum adds up the same numbers in the same
+order, and comes out the same to the last bit.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from coterie.data import Federation
+from coterie.algorithms.parts.push_sum import check_total
 from coterie.errors import ContractError
-from coterie.learning import CLASSIFICATION, Executor, LearningNode, Task
-from coterie.learning.node import diverged
-from coterie.protocol import Algorithm, Exchange, Inbox, Params, Scores
-from coterie.protocol.sealing import SealingKind
-from coterie.protocol.trees import keep_offline
-from coterie.simulation.router import Router, Traffic
+from coterie.protocol import Params, Scores
+from coterie.simulation.blocks import (
+    Announcement,
+    Block,
+    BlockRecord,
+    Blocks,
+    Common,
+    Delivery,
+    Hosting,
+    LocalBlocks,
+    Mail,
+    Messages,
+    Piece,
+)
+from coterie.simulation.round_records import Evaluation, PeerModels, RoundRecord, Traffic
 from coterie.topology import Topology
-from coterie.training import Training
-
-POINTS = ("after_local", "after_mixing")
-_Known: TypeAlias = dict[tuple[int, ...], tuple[Params, dict[str, Scores]]]
-"""Scores of models of this round by data set, by the identity of their tensors, which must live as long."""
-
-
-@dataclass(frozen=True)
-class HostedNetwork:
-    """Nodes that have another network than the others."""
-
-    ids: Tensor
-    executor: Executor
-
-
-@dataclass(frozen=True)
-class PeerModels:
-    """The personal models of peers with the same network."""
-
-    peers: Tensor  # (k,) ids, sorted
-    params: Params  # (k, ...)
-    module: nn.Module  # the network, with its initial weights
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The personal models of all peers at one point of a round, each on its own test data."""
-
-    metrics: dict[str, Tensor]  # (peers,) by the names of the task's metrics
-    loss: Tensor  # (peers,)
-    on_common: dict[str, Tensor]  # likewise on the common test set, where there is one and it was asked for
-    validation: dict[
-        str, Tensor
-    ]  # likewise, and `loss`, on each peer's own validation data; empty without any
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What happened in one round."""
-
-    round: int
-    seconds: float
-    online: Tensor  # (peers,)
-    train_loss: Tensor  # (peers,) NaN for those that did not train
-    gradient_steps: Tensor  # (peers,) mini-batches of local work
-    samples_seen: Tensor  # (peers,) in these mini-batches
-    evaluations: dict[str, Evaluation]  # by point; empty in rounds that are not measured
-    traffic: list[Traffic]
-    diagnostics: dict[str, Tensor]  # what the algorithm recorded, one entry per peer
 
 
 @dataclass
@@ -79,13 +45,14 @@ class Totals:
     messages_sent: Tensor
     links: Tensor  # (links,) receiver * nodes + sender of every link over which a payload arrived
     link_messages: Tensor  # (links,) how many
+    link_bytes: Tensor  # (links,) of what arrived
 
     @classmethod
     def zero(cls, nodes: int) -> Totals:
         def empty(n: int) -> Tensor:
             return torch.zeros(n, dtype=torch.long)
 
-        return cls(empty(nodes), empty(nodes), empty(nodes), empty(0), empty(0))
+        return cls(empty(nodes), empty(nodes), empty(nodes), empty(0), empty(0), empty(0))
 
     def add(self, traffic: Traffic) -> None:
         self.bytes_sent.index_add_(0, traffic.senders, traffic.bytes)
@@ -94,94 +61,95 @@ class Totals:
         arrived = traffic.delivered & (traffic.bytes > 0)
         keys = traffic.receivers[arrived] * len(self.bytes_sent) + traffic.senders[arrived]
         self.links, place = torch.cat((self.links, keys)).unique(return_inverse=True)
-        messages = torch.cat((self.link_messages, torch.ones_like(keys)))
-        self.link_messages = torch.zeros_like(self.links).index_add_(0, place, messages)
+
+        def summed(before: Tensor, added: Tensor) -> Tensor:
+            return torch.zeros_like(self.links).index_add_(0, place, torch.cat((before, added)))
+
+        self.link_messages = summed(self.link_messages, torch.ones_like(keys))
+        self.link_bytes = summed(self.link_bytes, traffic.bytes[arrived])
 
 
-@dataclass
-class _Block:
-    """Rows that are hosted together."""
-
-    node: LearningNode
-    state: Any
-
-
-@dataclass
-class Simulation:
+@dataclass(kw_only=True)
+class Simulation(Hosting):
     """N peers (and a hub if the topology has one) under one algorithm.
 
-    shared: patterns of what travels of a model; empty: whatever the algorithm sends.
-    sealing: how sealed exchanges are added up.
-    keep_best: each peer's model is its best so far by validation data, where it is measured.
     shards: how to cut the nodes into blocks; one block of all nodes is fastest.
-    architectures: nodes that have another network than `module`; they are in blocks of their own.
+    hosts: blocks that are elsewhere; None: they are made here.
     """
 
-    algorithm: Algorithm[Any]
-    federation: Federation
-    module: nn.Module
-    topology: Topology
-    training: Training
-    executor: Executor
-    seed: int
-    rounds: int
-    own_module: Callable[[int], nn.Module] | None = None
-    local_buffers: bool = False
-    shared: str = ""
-    sealing: SealingKind = "plain"
-    keep_best: bool = False
     shards: Sequence[Tensor] | None = None
-    architectures: Sequence[HostedNetwork] = ()
-    task: Task = CLASSIFICATION
+    hosts: Blocks | None = None
 
     round: int = 0  # the next one
-    blocks: list[_Block] = field(init=False)
     totals: Totals = field(init=False)
 
     def __post_init__(self) -> None:
         shards = self.shards or [torch.arange(self.topology.nodes)]
-        nodes = [self._node(part) for part in cut(shards, self.executor, self.architectures)]
-        withheld = frozenset().union(*(node.withheld(self.local_buffers) for node in nodes))
-        ids, spread = [node.ids for node in nodes], self.executor.workers.map
-        self._router = Router(self.topology, ids, withheld, self.sealing, spread)
+        self._blocks: Blocks = self.host(shards) if self.hosts is None else self.hosts
         self.totals = Totals.zero(self.topology.nodes)
-        for node in nodes:
-            node.begin(-1, self.topology.graph(0), torch.ones(node.rows, dtype=torch.bool))
-        self.blocks = [_Block(node, self.algorithm.init(node)) for node in nodes]
+        self.settle()
+
+    def settle(self) -> None:
+        """Put all blocks into the state before the first round."""
+        self._common = Common.of(self._blocks.ask("about"))
+        self._blocks.ask("settle", self._common)
+        self._order = torch.argsort(torch.cat(list(self._blocks.ids)))
+        self._router = Router(
+            self.topology,
+            self._blocks.ids,
+            self._blocks.networks,
+            by_reference=self._blocks.by_reference,
+            counts_missing=self.sealing != "plain",
+        )
+
+    def move(self, hosts: Blocks) -> None:
+        """Go on in other blocks, from the state before the first round."""
+        self._blocks, self.round, self.totals = hosts, 0, Totals.zero(self.topology.nodes)
+        self.settle()
+
+    @property
+    def hosted(self) -> Blocks:
+        """All blocks, wherever they are."""
+        return self._blocks
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Those in this process."""
+        return self._blocks.blocks if isinstance(self._blocks, LocalBlocks) else ()
 
     def step(self, *, evaluate: bool = True, evaluate_global: bool = False) -> RoundRecord:
         """Simulate the next round."""
         started = time.perf_counter()
-        graph, online = self.topology.graph(self.round), self.topology.online(self.round)
-        for block in self.blocks:
-            block.node.begin(self.round, graph, online[block.node.ids], evaluating=evaluate)
-        traffic = self._drive()
-        self.algorithm.check([block.state for block in self.blocks], self.topology.nodes, self.round)
-        known: _Known = {}
-        points = POINTS if evaluate else ()
-        evaluations = {point: self._evaluate(point, evaluate_global, known) for point in points}
-        peers = self.federation.peers
+        traffic = self._drive(evaluate)
+        found: list[BlockRecord] = self._blocks.ask("record", evaluate, evaluate_global)
+        masses = [one.mass for one in found if one.mass is not None]
+        if masses:
+            check_total(masses, self.topology.nodes, self.round)
         record = RoundRecord(
             self.round,
             time.perf_counter() - started,
-            online[:peers],
-            self._gather([block.node.train_loss for block in self.blocks]),
-            self._gather([block.node.work.gradient_steps for block in self.blocks]),
-            self._gather([block.node.work.samples_seen for block in self.blocks]),
-            evaluations,
+            self.topology.online(self.round)[: self.federation.peers],
+            self._gather([one.train_loss for one in found]),
+            self._gather([one.gradient_steps for one in found]),
+            self._gather([one.samples_seen for one in found]),
+            {point: self._evaluation([one.scores[point] for one in found]) for point in found[0].scores},
             traffic,
-            {
-                name: self._gather([block.node.recorded[name] for block in self.blocks])
-                for name in self.blocks[0].node.recorded
-            },
+            {name: self._gather([one.recorded[name] for one in found]) for name in found[0].recorded},
+            tuple(self._blocks.memory),
         )
         self.round += 1
+        for one in traffic:
+            self.totals.add(one)
         return record
 
     def collaboration(self) -> Tensor | None:
         """(peers, peers) how much each peer learned to trust every other, if the algorithm learns that."""
-        learned = [self.algorithm.collaboration(block.state) for block in self.blocks]
-        known = [weights for weights in learned if weights is not None]
+        known = [weights for weights in self._blocks.ask("collaboration") if weights is not None]
+        return self._gather(known) if known else None
+
+    def seen_in_clear(self) -> Tensor | None:
+        """(peers,) how many models of others each peer has seen one by one, if the algorithm counts them."""
+        known = [seen for seen in self._blocks.ask("seen_in_clear") if seen is not None]
         return self._gather(known) if known else None
 
     def personal(self) -> Params:
@@ -191,130 +159,186 @@ class Simulation:
 
     def models(self) -> list[PeerModels]:
         """The model of each peer now, stacked for each network."""
-        return [
-            PeerModels(ids, params, module)
-            for module in dict.fromkeys(block.node.module for block in self.blocks)
-            for ids, params in [self._personal([b for b in self.blocks if b.node.module is module])]
-            if len(ids)
-        ]
+        trees: list[Params] = self._blocks.ask("personal")
+        found = []
+        for kind, executor in enumerate(self.executors):
+            own = [number for number, network in enumerate(self._blocks.networks) if network == kind]
+            ids, params = self._models([self._blocks.ids[n] for n in own], [trees[n] for n in own])
+            if len(ids):
+                found.append(PeerModels(ids, params, executor.module))
+        return found
 
-    def _personal(self, blocks: list[_Block]) -> tuple[Tensor, Params]:
+    def _models(self, blocks: list[Tensor], trees: list[Params]) -> tuple[Tensor, Params]:
         """Ids, sorted, and models of the peers in blocks with the same network; the hub is left out."""
-        ids = torch.cat([block.node.ids for block in blocks])
-        trees = [block.node.best_or(self.algorithm.personal(block.state)) for block in blocks]
+        ids = torch.cat(blocks) if blocks else torch.empty(0)
         if len(blocks) == 1 and bool((ids.diff() > 0).all()):  # as they are, without a copy
             count = int((ids < self.federation.peers).sum())
             return ids[:count], {name: value[:count] for name, value in trees[0].items()}
         order = torch.argsort(ids)
         order = order[ids[order] < self.federation.peers]
-        return ids[order], {name: torch.cat([tree[name] for tree in trees])[order] for name in trees[0]}
+        names = trees[0] if trees else {}
+        return ids[order], {name: torch.cat([tree[name] for tree in trees])[order] for name in names}
 
-    def _drive(self) -> list[Traffic]:
+    def _drive(self, evaluate: bool) -> list[Traffic]:
         """Drive the algorithm from exchange to exchange, to the end of the round."""
-        generators = [self.algorithm.round(block.state, block.node) for block in self.blocks]
         traffic: list[Traffic] = []
-        answers: list[Inbox | None] = [None] * len(generators)
+        told: list[Announcement | None] = self._blocks.ask("begin", self.round, evaluate)
         for slot in range(1_000_000):
-            exchanges: list[Exchange] = []
-            states: list[Any] = []
-            for generator, answer in zip(generators, answers, strict=True):
-                try:
-                    exchanges.append(generator.send(answer))  # type: ignore[arg-type]
-                except StopIteration as stop:
-                    states.append(stop.value)
-            if not exchanges:
+            sent = [one for one in told if one is not None]
+            if not sent:
                 break
-            if states:
+            if len(sent) < len(told):
                 raise ContractError(
                     f"round {self.round}: some rows ended the round after {slot} exchanges, others go on"
                 )
-            inboxes, seen = self._router.deliver(exchanges, self.round, slot)
-            answers = list(inboxes)
-            if seen is not None:
-                traffic.append(seen)
-                self.totals.add(seen)
-        for block, state in zip(self.blocks, states, strict=True):
-            block.state = keep_offline(block.state, state, block.node.online)
+            deliveries, seen = self._router.deliver(sent, self.round, slot)
+            traffic += [] if seen is None else [seen]
+            told = self._blocks.exchange(deliveries)
         return traffic
 
-    def _evaluate(self, point: str, with_global: bool, known: _Known) -> Evaluation:
-        found: dict[str, list[Scores]] = {}
-        for block in self.blocks:
-            params = block.node.shown.get(point) or self.algorithm.personal(block.state)
-            same = tuple(map(id, params.values()))  # Local, for one, has the same models at both points
-            if same not in known:
-                known[same] = params, self._scores(block.node, params, with_global)
-            for split, scores in known[same][1].items():
-                found.setdefault(split, []).append(scores)
-            if self.keep_best and point == self.algorithm.facts.measured:
-                block.node.keep_best(params, known[same][1]["validation"])
-        metrics = {split: self._metrics(scores) for split, scores in found.items()}
-        losses = {split: self._gather([one.loss for one in scores]) for split, scores in found.items()}
-        validation = metrics.get("validation", {})
-        if validation:
-            validation["loss"] = losses["validation"]
-        return Evaluation(metrics["test"], losses["test"], metrics.get("common", {}), validation)
+    def _evaluation(self, scores: list[dict[str, Scores]]) -> Evaluation:
+        """Of all peers at one point of the round."""
 
-    def _scores(self, node: LearningNode, params: Params, with_global: bool) -> dict[str, Scores]:
-        """Of each row's model on all that there is to measure it on."""
-        scores = {"test": _measured(node, params)}
-        if self.has_validation:
-            scores["validation"] = node.evaluate(params, "validation")
-        shared = node.evaluate_common(params) if with_global else None
-        return scores if shared is None else {**scores, "common": shared}
+        def gathered(split: str) -> tuple[dict[str, Tensor], Tensor | None]:
+            parts = [one[split] for one in scores if split in one]
+            if not parts:
+                return {}, None
+            names = [metric.name for metric in self.task.metrics]
+            metrics = {name: self._gather([part.metrics[name] for part in parts]) for name in names}
+            return metrics, self._gather([part.loss for part in parts])
 
-    def _metrics(self, scores: list[Scores]) -> dict[str, Tensor]:
-        return {m.name: self._gather([one.metrics[m.name] for one in scores]) for m in self.task.metrics}
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether any peer has validation data."""
-        return bool(self.federation.validation.sizes.any())
+        metrics, loss = gathered("test")
+        assert loss is not None
+        validation, validation_loss = gathered("validation")
+        if validation_loss is not None:
+            validation["loss"] = validation_loss
+        return Evaluation(metrics, loss, gathered("common")[0], validation)
 
     def _gather(self, parts: list[Tensor]) -> Tensor:
         """Put the rows of all blocks in the order of peers; the hub is left out."""
         if self.shards is None and len(parts) == 1:
             return parts[0][: self.federation.peers]
-        ids = torch.cat([block.node.ids for block in self.blocks])
-        return torch.cat(parts)[torch.argsort(ids)][: self.federation.peers]
-
-    def _node(self, part: HostedNetwork) -> LearningNode:
-        executors = (self.executor, *(other.executor for other in self.architectures))
-        return LearningNode(
-            ids=part.ids,
-            federation=self.federation.of_nodes(part.ids, self.topology.hub),
-            module=part.executor.module,
-            executor=part.executor,
-            training=self.training,
-            seed=self.seed,
-            rounds=self.rounds,
-            hub=self.topology.hub,
-            clusters=self.federation.clusters,
-            own_module=self.own_module,
-            other_executors=[executor for executor in executors if executor is not part.executor],
-            shared=self.shared,
-            task=self.task,
-        )
+        return torch.cat(parts)[self._order][: self.federation.peers]
 
 
-def cut(shards: Sequence[Tensor], usual: Executor, unusual: Sequence[HostedNetwork]) -> list[HostedNetwork]:
-    """Blocks of nodes with one network each, out of shards with any."""
-    nodes = 1 + max(int(ids.max()) for ids in shards)
-    which = torch.zeros(nodes, dtype=torch.long)
-    for number, architecture in enumerate(unusual):
-        which[architecture.ids] = number + 1
-    executors = [usual, *(architecture.executor for architecture in unusual)]
-    parts = [(ids[which[ids] == kind], executors[kind]) for ids in shards for kind in range(len(executors))]
-    return [HostedNetwork(ids, executor) for ids, executor in parts if len(ids)]
+class Router:
+    """Knows which block hosts each node.
 
-
-def _measured(node: LearningNode, params: Params) -> Scores:
-    """Scores on each row's own test data.
-
-    What the last local step of a round did to a model shows in no training loss before the next round.
+    networks: that of each block; the blocks of one network follow each other, as their ids do if results
+    are to be those of a single block.
+    by_reference: blocks see each other's memory, and need not copy what they send.
+    counts_missing: what a message would have held matters although it is lost (secure sums).
     """
-    scores = node.evaluate(params)
-    lost = scores.loss.isnan() & (node.federation.test.sizes > 0) & node.online
-    if bool(lost.any()):
-        raise diverged(node.ids[lost], node.round, node.training, "test loss")
-    return scores
+
+    def __init__(
+        self,
+        topology: Topology,
+        blocks: Sequence[Tensor],
+        networks: Sequence[int] | None = None,
+        *,
+        by_reference: bool = True,
+        counts_missing: bool = False,
+    ) -> None:
+        self._topology = topology
+        self._blocks = blocks
+        self._network = list(networks or [0] * len(blocks))
+        self._hosts = [[b for b, n in enumerate(self._network) if n == k] for k in sorted(set(self._network))]
+        self._whole = by_reference and all(len(hosts) == 1 for hosts in self._hosts)
+        self._counts_missing = counts_missing
+        self._block_of = torch.empty(topology.nodes, dtype=torch.long)
+        self._row_of = torch.empty(topology.nodes, dtype=torch.long)
+        for number, ids in enumerate(blocks):
+            self._block_of[ids] = number
+            self._row_of[ids] = torch.arange(len(ids))
+
+    def deliver(
+        self, sent: Sequence[Announcement], round: int, slot: int
+    ) -> tuple[list[Delivery], Traffic | None]:
+        """What each block is given, and what went over the links (None if it does not count)."""
+        if len({(one.sealed, one.counted) for one in sent}) != 1:
+            raise ContractError(
+                f"round {round}: blocks disagree whether exchange {slot} is sealed or counted"
+            )
+        sealed, counted = sent[0].sealed, sent[0].counted
+        senders, receivers = self._links(sent, round)
+        sizes = torch.tensor([one.row_bytes for one in sent])[self._block_of[senders]]
+        if counted:
+            online = self._topology.online(round)
+            going = online[senders]
+            senders, receivers, sizes = senders[going], receivers[going], sizes[going]
+            arrives = self._topology.delivers(round, slot, senders, receivers) & online[receivers]
+            leaving = self._topology.graph(round).leaving
+            if leaving is not None and any(one.conserved for one in sent):
+                arrives &= ~leaving[receivers]  # they take nothing that they could not hand over
+        else:
+            arrives = torch.ones(len(senders), dtype=torch.bool)
+        lost = torch.bincount(senders[~arrives], minlength=self._topology.nodes)
+        deliveries = []
+        for number, ids in enumerate(self._blocks):
+            mails = tuple(
+                self._mail(hosts, number, senders, receivers, arrives, sealed) for hosts in self._hosts
+            )
+            back = lost[ids] if sent[number].conserved else None
+            deliveries.append(Delivery(mails, sealed, back))
+        return deliveries, Traffic(senders, receivers, sizes, arrives) if counted else None
+
+    def _links(self, sent: Sequence[Announcement], round: int) -> tuple[Tensor, Tensor]:
+        """Ids of all senders and of their receivers, in the order of a single block for each network."""
+        links = [self._links_of(one, number, round) for number, one in enumerate(sent)]
+        if len(links) == 1:
+            return links[0][:2]
+        senders, receivers = (torch.cat([link[end] for link in links]) for end in (0, 1))
+        if len(self._hosts) < len(links):  # blocks of one network: their messages are interleaved
+            place = torch.cat([link[2] for link in links])
+            network = torch.tensor(self._network)[self._block_of[senders]]
+            order = torch.argsort(place, stable=True)
+            order = order[torch.argsort(network[order], stable=True)]
+            senders, receivers = senders[order], receivers[order]
+        return senders, receivers
+
+    def _links_of(self, sent: Announcement, block: int, round: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids of senders in this block and of their receivers, and their places among all messages."""
+        ids = self._blocks[block]
+        if sent.to is not None:
+            to = sent.to
+            if len(to) and not 0 <= int(to.ids.min()) <= int(to.ids.max()) < len(self._block_of):
+                raise ContractError(f"round {round}: an exchange is addressed to a node that does not exist")
+            place = torch.zeros(len(to), dtype=torch.long) if to.order is None else to.order
+            return ids[to.rows], to.ids, place
+        graph = self._topology.graph(round)
+        if len(self._blocks) == 1:
+            return graph.senders, graph.receivers, torch.empty(0)
+        here = (self._block_of[graph.senders] == block).nonzero().flatten()
+        return graph.senders[here], graph.receivers[here], here
+
+    def _mail(
+        self, hosts: list[int], target: int, senders: Tensor, receivers: Tensor, arrives: Tensor, sealed: bool
+    ) -> Mail:
+        """From the blocks of one network to one block."""
+        keeps_missing, place = sealed and self._counts_missing, None
+        if len(self._blocks) > 1:
+            origin = self._block_of[senders]
+            ours = (origin >= hosts[0]) & (origin <= hosts[-1]) & (self._block_of[receivers] == target)
+            place = (ours if keeps_missing else ours & arrives).nonzero().flatten()
+            senders, receivers, arrives = senders[place], receivers[place], arrives[place]
+        pieces, source = self._pieces(hosts, target, senders)
+        found = Messages(source, self._row_of[receivers], senders, place)
+        missing = found.where(~arrives) if keeps_missing else None
+        return Mail(pieces, found if bool(arrives.all()) else found.where(arrives), missing)
+
+    def _pieces(self, hosts: list[int], target: int, senders: Tensor) -> tuple[tuple[Piece, ...], Tensor]:
+        """What makes up the table, the target's own rows first, and each sender's row in it."""
+        if self._whole:
+            return (Piece(hosts[0], None),), self._row_of[senders]
+        source, first = torch.empty_like(senders), 0
+        pieces: list[Piece] = []
+        for block in sorted(hosts, key=lambda block: block != target):
+            mine = self._block_of[senders] == block
+            rows, used = self._row_of[senders[mine]], None
+            if block != target:
+                used, rows = rows.unique(return_inverse=True)
+            source[mine] = first + rows
+            first += len(self._blocks[block]) if used is None else len(used)
+            pieces.append(Piece(block, used))
+        some = [piece for piece in pieces if piece.rows is None or len(piece.rows)]
+        return tuple(some or pieces[:1]), source  # of no messages there are at least the names

@@ -12,6 +12,7 @@ and their clock are in memory, so that nothing takes real time, and a failure ca
 >>> [report.round for report in outcome.reports[3]]
 [0, 1, 2]
 
+`Join`, `Leave`, `Rotation` and `PowerFailure` happen among the crashes.
 `MemoryPeers` is for tests that start and crash peers themselves, or look at what passes between them.
 `MemoryNetwork` and `run_virtually` are the network and the clock alone.
 """
@@ -19,8 +20,12 @@ and their clock are in memory, so that nothing takes real time, and a failure ca
 from coterie.testing.network import Cut, Faults, MemoryNetwork, MemoryTransport, VirtualLoop, run_virtually
 from coterie.testing.peers import (
     Crash,
+    Join,
+    Leave,
     MemoryPeers,
     Outcome,
+    PowerFailure,
+    Rotation,
     run_peers,
     small_federation,
     small_module,
@@ -31,10 +36,14 @@ __all__ = [
     "Crash",
     "Cut",
     "Faults",
+    "Join",
+    "Leave",
     "MemoryNetwork",
     "MemoryPeers",
     "MemoryTransport",
     "Outcome",
+    "PowerFailure",
+    "Rotation",
     "VirtualLoop",
     "run_peers",
     "run_virtually",

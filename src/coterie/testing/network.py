@@ -93,6 +93,7 @@ class MemoryNetwork:
     generations: dict[str, int] = field(default_factory=dict)
     seen: list[tuple[str, str, Head, bytes]] = field(default_factory=list)
     recording: bool = False
+    unknown: set[str] = field(default_factory=set)  # whose new certificates nobody knows yet
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -146,6 +147,8 @@ class MemoryTransport:
         await network.travel(self.name, to)
         if to not in network.handlers:
             raise UnreachableError(f"{to} is not there", sent=False)
+        if {self.name, to} & network.unknown:  # there is no connection, and so no copy of a message either
+            raise RefusedError("certificate", "it is not that of the roster; is there a new card?")
         progress["sent"] = True
         if network.happens(network.faults.lost_request):
             await asyncio.sleep(3600)

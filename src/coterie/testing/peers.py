@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -19,8 +19,10 @@ from coterie.learning import Executor, LearningNode, Workers
 from coterie.peer.exchange.journal import Journal
 from coterie.peer.exchange.membership import Acquaintance
 from coterie.peer.network.serving import Handler
-from coterie.peer.process import Pace, Peer, RoundReport
+from coterie.peer.process import Pace, Peer
+from coterie.peer.turn import RoundReport
 from coterie.protocol import Algorithm
+from coterie.protocol.ledger import BOUND, Bound
 from coterie.randomness import numpy_generator
 from coterie.testing.network import Faults, MemoryNetwork, run_virtually
 from coterie.topology import Topology, make
@@ -41,16 +43,55 @@ class Crash:
 
 
 @dataclass(frozen=True)
+class Join:
+    """A peer that nobody knew is invited into the running experiment, and started."""
+
+    peer: int
+    at: float  # seconds after the start
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A peer is told to leave before the end."""
+
+    peer: int
+    at: float  # seconds after the start
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """For some time nobody knows a peer's new key: it is refused, and so are those who call it."""
+
+    peer: int
+    at: float  # seconds after the start
+    seconds: float = 2.0  # until the others know
+
+
+@dataclass(frozen=True)
+class PowerFailure:
+    """All peers die at once, and are started again one after another."""
+
+    at: float  # seconds after the start
+    away: Sequence[float] = (5.0,)  # seconds until each is started again, by number; the last for all others
+
+
+Event: TypeAlias = Crash | Join | Leave | Rotation | PowerFailure
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of everyone, by number.
 
     states: at the end. reports: of the rounds that each finished. ends: None for whoever went through to its
-    end, or else the error that stopped it.
+    end, or else the error that stopped it. joined, left: the first round of who came later, and the first one
+    without those who left.
     """
 
     states: Mapping[int, Any]
     reports: Mapping[int, Sequence[RoundReport]]
     ends: Mapping[int, CoterieError | None]
+    joined: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def finished(self) -> list[int]:
@@ -64,7 +105,7 @@ def run_peers(
     peers: int = 4,
     rounds: int = 3,
     faults: Faults | None = None,
-    crashes: Sequence[Crash] = (),
+    crashes: Sequence[Event] = (),
     seed: int = 0,
     in_step: bool = True,
     topology: Topology | None = None,
@@ -75,7 +116,8 @@ def run_peers(
     Returns when everyone has come to an end. It takes no real time but that of training, on a small
     federation of three classes. An error that is not Coterie's own is a mistake in the algorithm, and raised.
 
-    in_step: rounds together; False: each at its own pace. topology: by default one that suits the algorithm.
+    crashes: what happens to peers, also joins and leaves. in_step: rounds together; False: each at its own
+    pace. topology: by default one that suits the algorithm.
     """
     with tempfile.TemporaryDirectory(prefix="coterie-testing-") as folder:
         world = MemoryPeers(
@@ -92,7 +134,10 @@ def run_peers(
         )
         ends = run_virtually(world.play_with(crashes))
     states = {number: peer.state for number, peer in world.peers_by_number.items()}
-    return Outcome(states, world.reports, ends)
+    passages = {number: peer.passage for number, peer in world.peers_by_number.items()}
+    joined = {number: passage.since for number, passage in passages.items() if passage.since}
+    left = {number: passage.until for number, passage in passages.items() if passage.until is not None}
+    return Outcome(states, world.reports, ends, joined, left)
 
 
 def small_federation(peers: int, samples: int = 12) -> Federation:
@@ -128,7 +173,8 @@ class MemoryPeers:
     """An experiment of few peers, which can be started and crashed one by one; `play` runs all to the end.
 
     folder: for their state. alone: whether a peer goes on when nobody else is there, as it would not by
-    itself. busy: virtual seconds that each piece of local work takes, at most.
+    itself. bound: on what sealed sums give away. busy: virtual seconds that a piece of local work takes, at
+    most.
     """
 
     algorithm: Algorithm[Any]
@@ -144,6 +190,7 @@ class MemoryPeers:
     in_step: bool = True
     alone: bool = True
     keep_best: bool = False
+    bound: Bound = BOUND
     busy: float = 0.0
 
     def __post_init__(self) -> None:
@@ -154,6 +201,9 @@ class MemoryPeers:
         self.peers_by_number: dict[int, Peer] = {}
         self.reports: dict[int, list[RoundReport]] = {n: [] for n in range(self.nodes)}
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.members = set(range(self.nodes))  # whom everyone knows
+        self.invited: set[int] = set()  # who came later
+        self.leaving: set[int] = set()
 
     async def play(self) -> None:
         """Everyone to the end; raises the first error."""
@@ -161,11 +211,13 @@ class MemoryPeers:
             self.start(number)
         await asyncio.gather(*self.tasks.values())
 
-    async def play_with(self, crashes: Sequence[Crash]) -> dict[int, CoterieError | None]:
-        """Everyone to its end, with crashes; how each of them ended."""
-        for number in range(self.nodes):
+    async def play_with(self, events: Sequence[Event]) -> dict[int, CoterieError | None]:
+        """Everyone to its end, with crashes, joins and leaves; how each of them ended."""
+        self.invited = {event.peer for event in events if isinstance(event, Join)}
+        self.members -= self.invited
+        for number in sorted(self.members):
             self.start(number)
-        await asyncio.gather(*(self._crash(crash) for crash in crashes))
+        await asyncio.gather(*map(self._happens, events))
         ends = await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         for end in ends:
             if end is not None and not isinstance(end, CoterieError):
@@ -202,12 +254,16 @@ class MemoryPeers:
             rounds=self.rounds,
             hub=self.topology.hub,
             clusters=self.federation.clusters,
+            bound=self.bound,
         )
 
     def _peer(self, number: int) -> Peer:
         assert self.topology is not None
-        everyone = {n: Acquaintance(f"peer-{n}", n, f"host:{1000 + n}") for n in range(self.nodes)}
-        me = everyone.pop(number)
+        everyone = {
+            n: Acquaintance(f"peer-{n}", n, f"host:{1000 + n}", invited=n in self.invited)
+            for n in range(self.nodes)
+        }
+        me = everyone[number]
         return Peer(
             name=me.name,
             address=me.address,
@@ -216,12 +272,14 @@ class MemoryPeers:
             topology=self.topology,
             rounds=self.rounds,
             digest=_DIGEST,
-            roster=lambda: everyone,
+            roster=lambda: {n: everyone[n] for n in sorted(self.members) if n != number},
             transport=self.network.transport(me.name),
             journal=Journal(self.folder / me.name, durable=False),
             pace=self.pace,
             in_step=self.in_step,
             alone=self.alone,
+            invited=number in self.invited,
+            leaves=lambda: number in self.leaving,
             keep_best=self.keep_best,
             work=self._work,
             observer=self.reports[number].append,
@@ -236,12 +294,29 @@ class MemoryPeers:
             if self.peers_by_number[peer.number] is peer:
                 self.network.detach(peer.name)
 
-    async def _crash(self, crash: Crash) -> None:
-        await asyncio.sleep(crash.at)
-        if not self.tasks[crash.peer].done():
-            await self.crash(crash.peer)
-            await asyncio.sleep(crash.away)
-            self.start(crash.peer)
+    async def _happens(self, event: Event) -> None:
+        await asyncio.sleep(event.at)
+        if isinstance(event, Join):
+            self.members.add(event.peer)
+            self.start(event.peer)
+        elif isinstance(event, Leave):
+            self.leaving.add(event.peer)
+        elif isinstance(event, Rotation):
+            self.network.unknown.add(f"peer-{event.peer}")
+            await asyncio.sleep(event.seconds)
+            self.network.unknown.discard(f"peer-{event.peer}")
+        elif isinstance(event, PowerFailure):
+            there = sorted(self.tasks)
+            away = [*event.away, *[event.away[-1]] * len(there)]
+            await asyncio.gather(*(self._dies(number, away[number]) for number in there))
+        else:
+            await self._dies(event.peer, event.away)
+
+    async def _dies(self, number: int, away: float) -> None:
+        if number in self.tasks and not self.tasks[number].done():
+            await self.crash(number)
+            await asyncio.sleep(away)
+            self.start(number)
 
     async def _work(self, task: Callable[[], Any]) -> Any:
         """Local work takes virtual time, and others get a turn."""

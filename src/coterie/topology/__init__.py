@@ -4,11 +4,12 @@ Everything follows from (seed, round) alone, so simulated and real peers agree o
 a coordinator.
 """
 
-from coterie.topology.faults import Churn, MessageLoss
+from coterie.topology.faults import Attendance, Churn, MessageLoss
 from coterie.topology.graphs import Graph, GraphKind, Topology, both_ways, metropolis
 from coterie.topology.making import make
 
 __all__ = [
+    "Attendance",
     "Churn",
     "Graph",
     "GraphKind",

@@ -30,6 +30,7 @@ class Graph:
     nodes: int
     senders: Tensor  # (links,) int64
     receivers: Tensor  # (links,) int64; sorted by receiver, then by sender
+    leaving: Tensor | None = None  # (nodes,) bool: who takes part for the last time; None: nobody
 
     @classmethod
     def from_links(cls, nodes: int, senders: Tensor, receivers: Tensor) -> Graph:
@@ -68,6 +69,11 @@ class Graph:
         """Ids of the nodes that `node` sends to, ascending."""
         receivers, offsets = self._by_sender
         return receivers[offsets[node] : offsets[node + 1]]
+
+    def without(self, absent: Tensor, leaving: Tensor | None = None) -> Graph:
+        """The links between all others; leaving: who of them takes part for the last time."""
+        kept = ~(absent[self.senders] | absent[self.receivers])
+        return Graph(self.nodes, self.senders[kept], self.receivers[kept], leaving)
 
     def adjacency(self) -> Tensor:
         """(nodes, nodes) bool, `A[receiver, sender]`; for small graphs."""
@@ -180,6 +186,10 @@ class Topology(ABC):
     @abstractmethod
     def graph(self, round: int) -> Graph:
         """The links of one round, whoever is online."""
+
+    def present(self, round: int) -> Tensor:
+        """(nodes,) bool: who is a member in this round, whether it is online or not."""
+        return torch.ones(self.nodes, dtype=torch.bool)
 
     def online(self, round: int) -> Tensor:
         """(nodes,) bool: who takes part in this round."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,9 +17,12 @@ from coterie.catalogue import topologies
 from coterie.errors import TopologyError
 from coterie.topology.graphs import GraphKind, LinkEnds, Scheduled, Topology, both_ways
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 def make(
-    topology: str | GraphKind | networkx.Graph | Iterable[Any] | np.ndarray | Tensor, *, peers: int, seed: int
+    topology: str | GraphKind | nx.Graph | Iterable[Any] | np.ndarray | Tensor, *, peers: int, seed: int
 ) -> Topology:
     """The topology that a name, spec, networkx graph, list of pairs or adjacency array describes.
 
@@ -72,7 +75,8 @@ class Given(GraphKind):
 
 def given(topology: Any, peers: int) -> GraphKind:
     """The spec for whatever kind of graph was passed in from Python."""
-    if isinstance(topology, networkx.Graph):
+    networkx = sys.modules.get("networkx")  # whoever has a graph of it has imported it, which takes a while
+    if networkx is not None and isinstance(topology, networkx.Graph):
         return _from_networkx(topology, peers)
     if isinstance(topology, np.ndarray | Tensor):
         return _from_adjacency(topology, peers)

@@ -207,7 +207,7 @@ def _repair(edges: Ids, nodes: int, generator: np.random.Generator) -> bool:
     bad |= edges[:, 0] == edges[:, 1]
     if not bad.any():
         return True
-    present = set(keys[~bad].tolist())
+    present = _Present(np.sort(keys[~bad]))
     for index in np.flatnonzero(bad).tolist():
         partners = generator.integers(len(edges), size=_TRIES_PER_EDGE).tolist()
         flips = generator.integers(2, size=_TRIES_PER_EDGE).tolist()
@@ -220,7 +220,29 @@ def _repair(edges: Ids, nodes: int, generator: np.random.Generator) -> bool:
     return True
 
 
-def _switch(edges: Ids, bad: int, good: int, flip: int, nodes: int, present: set[int]) -> bool:
+class _Present:
+    """Which edges there are: a sorted array, and the few that were switched since. No object per edge."""
+
+    def __init__(self, keys: Ids) -> None:
+        self._keys = keys
+        self._added: set[int] = set()
+        self._removed: set[int] = set()
+
+    def __contains__(self, key: int) -> bool:
+        if key in self._added or key in self._removed:
+            return key in self._added
+        place = int(np.searchsorted(self._keys, key))
+        return place < len(self._keys) and int(self._keys[place]) == key
+
+    def remove(self, key: int) -> None:
+        self._added.discard(key)
+        self._removed.add(key)
+
+    def add(self, *keys: int) -> None:
+        self._added.update(keys)
+
+
+def _switch(edges: Ids, bad: int, good: int, flip: int, nodes: int, present: _Present) -> bool:
     """Turn a-b and c-d into a-c and b-d, if neither exists nor is a loop."""
     a, b = edges[bad].tolist()
     c, d = edges[good, [flip, 1 - flip]].tolist()
@@ -228,7 +250,7 @@ def _switch(edges: Ids, bad: int, good: int, flip: int, nodes: int, present: set
     if a == c or b == d or first == second or first in present or second in present:
         return False
     present.remove(min(c, d) * nodes + max(c, d))
-    present.update((first, second))
+    present.add(first, second)
     edges[bad], edges[good] = (a, c), (b, d)
     return True
 

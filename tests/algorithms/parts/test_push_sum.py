@@ -16,8 +16,8 @@ from coterie.protocol import Bundle, Inbox, Tree
 class Alone:
     """One row that sends to three others and does not train."""
 
-    ids, rows, round = torch.tensor([0]), 1, 0
-    graph = SimpleNamespace(nodes=4, out_degree=torch.tensor([3, 0, 0, 0]))
+    ids, rows, round, online = torch.tensor([0]), 1, 0, torch.tensor([True])
+    graph = SimpleNamespace(nodes=4, out_degree=torch.tensor([3, 0, 0, 0]), leaving=None)
 
     def train(self, params: Any, **settings: Any) -> Any:
         return params
@@ -83,3 +83,21 @@ def held(state: PushState) -> tuple[float, float]:
     """All of u and mu that a node has, in flight or not."""
     flying = float(state.in_flight["w"]) if state.in_flight else 0.0
     return float(state.mass * state.params["w"]) + flying, float(state.mass + state.mass_in_flight)
+
+
+def test_who_leaves_gives_everything_by_hand() -> None:
+    """z = 2, mu = 1 and 0.3 in flight with u = 1.5: each of three gets u = (2 + 1.5) / 3, mu = 1.3 / 3."""
+    node = Alone()
+    node.graph = SimpleNamespace(
+        **{**vars(Alone.graph), "leaving": torch.tensor([True, False, False, False])}
+    )
+    state = PushState(*start(), {"w": number(1.5)[:, None]}, number(0.3))
+    steps = OSGP(tau=1).round(state, node)  # type: ignore[arg-type]
+    sent: Any = next(steps).payload
+    assert float(sent["values"]["w"]) == pytest.approx(3.5 / 3, abs=1e-12)
+    assert float(sent["mass"]["mu"]) == pytest.approx(1.3 / 3, abs=1e-12)
+    with pytest.raises(StopIteration) as stop:
+        steps.send(inbox(shares(0.0, 0.0), None))
+    left = stop.value.value
+    assert (float(left.mass), float(left.mass_in_flight), float(left.in_flight["w"])) == (0, 0, 0)
+    assert float(left.params["w"]) == 2.0

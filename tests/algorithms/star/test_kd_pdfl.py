@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.algorithms import kd_pdfl
 from coterie.algorithms.kd_pdfl import KDPDFL
-from coterie.errors import ConfigError
+from coterie.algorithms.parts.received import Met
+from coterie.errors import ConfigError, ContractError
 from coterie.topology import MessageLoss, make
 
 UNIFORM = (1 - torch.eye(5)) / 5
@@ -77,6 +79,41 @@ def test_rounds_follow_the_equations(settings: dict[str, Any], world: Any) -> No
         np.testing.assert_allclose(record.diagnostics["collaboration"], reference.w, atol=1e-6)
         assert float(record.diagnostics["collaboration"].min()) >= 0
         assert torch.equal(simulation.collaboration(), record.diagnostics["collaboration"])
+
+
+def test_of_many_nodes_only_pairs_that_met_are_remembered(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rounds, with the weights of a matrix and with those of pairs that met."""
+    algorithm = KDPDFL(exchange_every=4, mu2=0.5)
+    dense = world.simulation(algorithm)
+    monkeypatch.setattr(kd_pdfl, "MOST_IN_MATRIX", 4)
+    sparse = world.simulation(algorithm)
+    met: set[tuple[int, int]] = set()
+    for t in range(8):
+        star = world.star(t)
+        met |= {(star, sender) for sender in world.near[star]}
+        matrix = dense.step().diagnostics["collaboration"]
+        assert "collaboration" not in sparse.step().diagnostics
+        np.testing.assert_allclose(world.models(sparse), world.models(dense), atol=1e-6)
+        weights = sparse.blocks[0].state.collaboration
+        rows, slots = (weights.ids >= 0).nonzero(as_tuple=True)
+        assert set(zip(rows.tolist(), weights.ids[rows, slots].tolist(), strict=True)) == met
+        rows, senders = torch.tensor([(i, j) for i in range(5) for j in range(5) if i != j]).T
+        np.testing.assert_allclose(weights.of(rows, senders), matrix[rows, senders], atol=1e-6)
+        totals = weights.total(torch.arange(5), 5)
+        np.testing.assert_allclose(totals, matrix.double().sum(1), atol=1e-6)
+    assert sparse.collaboration() is None
+
+
+def test_a_row_that_meets_more_than_there_is_room_for_is_an_error() -> None:
+    met = Met.nobody(2, 2, 0.1)
+    pairs = torch.tensor([1, 0, 1]), torch.tensor([5, 6, 7])
+    met = met.changed(*pairs, torch.tensor([0.5, 0.6, 0.7]))
+    np.testing.assert_allclose(met.of(*pairs), [0.5, 0.6, 0.7])
+    assert met.ids.tolist() == [[6, -1], [5, 7]]
+    with pytest.raises(ContractError, match="more than 2 nodes"):
+        met.changed(torch.tensor([1]), torch.tensor([8]), torch.tensor([0.0]))
 
 
 @pytest.mark.parametrize("broadcast", ["cache", "overwrite", "none"])

@@ -103,9 +103,9 @@ def spy(simulation: Simulation) -> set[tuple[str, ...]]:
     """The names in everything that is sent from now on."""
     deliver, names = simulation._router.deliver, set()
 
-    def listening(exchanges: Any, *rest: Any) -> Any:
-        names.update(tuple(exchange.payload) for exchange in exchanges)
-        return deliver(exchanges, *rest)
+    def listening(*given: Any) -> Any:
+        names.update(tuple(block.sent) for block in simulation.blocks)
+        return deliver(*given)
 
     simulation._router.deliver = listening  # type: ignore[method-assign]
     return names

@@ -15,7 +15,9 @@ from real_peers import SLOW_MODEL, Swarm, experiment, same_as_simulated
 from rich.console import Console
 
 from coterie.cli.peer.display import Display, headline, neighbours
+from coterie.cli.peer.run import failed_sums
 from coterie.peer.exchange.committed import committed_rounds
+from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.watch.standing import Neighbour, Standing
 
 Command = Callable[..., Any]
@@ -202,3 +204,20 @@ def test_the_table_has_a_row_for_each_neighbour() -> None:
     assert bob.split() == ["bob", "yes", "4", "2", "MB", "1", "kB", "0.250"]
     assert carol.split() == ["carol", "no", "-", "2", "MB", "1", "kB", "-", "connection", "[refused]"]
     assert "staleness" in drawn(some_standing(in_step=False))[0]
+
+
+@pytest.mark.parametrize(
+    ("opened", "failed", "implausible", "said"),
+    [
+        (0, 0, 0, ""),
+        (20, 0, 0, ""),
+        (18, 2, 0, "sealed sums 18 of 20"),
+        (0, 20, 0, "sealed sums 0 of 20; this peer learned nothing from the others: its log says why"),
+        (5, 0, 5, "sealed sums 0 of 5; this peer learned nothing from the others: its log says why"),
+    ],
+)
+def test_sealed_sums_that_failed_are_said_at_the_end(
+    opened: int, failed: int, implausible: int, said: str
+) -> None:
+    metrics = Metrics(sealed_sums=opened, sealed_failures=failed, sealed_implausible=implausible)
+    assert failed_sums(metrics) == said

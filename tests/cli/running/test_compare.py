@@ -40,6 +40,7 @@ def test_json_is_a_list_with_local_and_the_gain_over_it(
     assert "local is added" in done.stderr
     assert "fedavg goes through a hub: topology star" in done.stderr
     assert {path.name for path in (folder / "c").iterdir()} == {
+        "report.html",
         "compare.json", "local", "random-gossip-2", "fedavg", "d-psgd-metropolis", "learning_curves.png",
         "per_peer_accuracy.png", "who_learned_from_whom.png",
     }  # fmt: skip

@@ -42,6 +42,7 @@ def test_the_run_folder(coterie: Command, small: list[str], folder: Path) -> Non
     done = coterie("run", "--algorithm", "d-psgd", *small, "--run-dir", "here")
     assert done.exit_code == 0, done.stderr
     assert {path.name for path in (folder / "here").iterdir()} == {
+        "report.html",
         "config.toml", "environment.json", "peers.csv", "metrics.csv", "rounds.csv", "links.csv",
         "checkpoint.safetensors", "result.json", "learning_curves.png", "per_peer_accuracy.png",
         "who_learned_from_whom.png",

@@ -47,14 +47,14 @@ def started(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]
 
 
 def peers_of(temporary: Path) -> list[int]:
-    """Processes that run with a folder in `temporary`."""
+    """Processes that write to a log in `temporary`."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            log = os.readlink(entry / "fd" / "2") if entry.name.isdigit() else ""
         except OSError:  # it ended meanwhile
             continue
-        if any(word.startswith(str(temporary).encode() + b"/") for word in words):
+        if log.startswith(f"{temporary}/"):
             found.append(int(entry.name))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,9 @@ def test_each_of_several_files_is_a_peer_of_its_name(folder: Path) -> None:
     run = coterie.simulate(data="wards/*.csv", run_dir="out", **QUICK)
     assert run.names == ("kids", "north", "south")
     assert run.peers == 3
-    lines = (folder / "out" / "peers.csv").read_text().splitlines()[1:]
-    assert [sum(map(int, line.split(",")[2:])) for line in lines] == [45, 60, 30]
+    with (folder / "out" / "peers.csv").open() as file:
+        sizes = [[int(row[part]) for part in ("train", "validation", "test")] for row in csv.DictReader(file)]
+    assert [sum(parts) for parts in sizes] == [45, 60, 30]
 
 
 def test_files_of_one_name_in_two_folders_are_two_peers(folder: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from coterie.data.own.one_peer import checked, load_own, load_samples
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.real_peers.joining import load_peer_data
+from coterie.experiments.real_peers.own_rows import load_peer_data
 
 X = np.arange(12.0).reshape(4, 3)
 Y = np.array([0, 1, 2, 1])

@@ -8,7 +8,8 @@ import torch
 
 from coterie.catalogue import sources
 from coterie.data import load, split
-from coterie.data.sources.synthetic import Synthetic, peer_task
+from coterie.data.sources import synthetic
+from coterie.data.sources.synthetic import Generator, Synthetic
 from coterie.errors import ConfigError
 
 # Samples per class of the UCI file optdigits.tes.
@@ -69,28 +70,36 @@ def test_every_data_set_says_what_goes_with_it():
         assert sources.summary(name)
 
 
+def drawn(generator, peers, size):
+    """Samples 0 to size - 1 of each of these peers: (peers, size, 60), (peers, size); and their tasks."""
+    ids = torch.tensor(peers)
+    x, y = generator.make(ids, torch.zeros_like(ids), torch.full_like(ids, size))
+    return x.view(len(peers), size, 60), y.view(len(peers), size), generator.tasks(ids)
+
+
 def test_labels_are_those_of_the_peer_s_own_classifier():
-    task = peer_task(0.5, 0.5, 200, seed=3, peer=4)
-    scores = task.x.astype(np.float64) @ task.weight + task.bias
-    assert (np.argmax(scores, axis=1) == task.y).mean() > 0.99  # float32 may decide a tie differently
+    x, y, tasks = drawn(Generator(0.5, 0.5, seed=3), [4], 200)
+    scores = x[0].double().numpy() @ tasks.weight[0].double().numpy() + tasks.bias[0].double().numpy()
+    assert (np.argmax(scores, axis=1) == y[0].numpy()).all()
     federation = split(load("synthetic(0.5,0.5,size=200)", peers=6, seed=3), "natural", peers=6, seed=3)
     mine = torch.cat((federation.train.of(4), federation.test.of(4)))
-    assert sorted(federation.x[mine, 0].tolist()) == sorted(task.x[:, 0].tolist())
+    assert sorted(federation.x[mine, 0].tolist()) == sorted(x[0, :, 0].tolist())
 
 
 def test_features_have_the_given_covariance():
     """Var(x[d]) = d^-1.2 around a centre whose mean is B; W and b are centred on u with deviation 1."""
-    task = peer_task(0.0, 0.0, 40_000, seed=0, peer=0)
+    x, _, tasks = drawn(Generator(0.0, 0.0, seed=0), [0], 40_000)
     expected = np.arange(1, 61) ** -1.2
-    np.testing.assert_allclose(task.x.var(0) / expected, np.ones(60), atol=0.06)
-    assert abs(task.weight.mean()) < 0.2
-    assert abs(task.weight.std() - 1.0) < 0.1
+    np.testing.assert_allclose(x[0].double().numpy().var(0) / expected, np.ones(60), atol=0.06)
+    np.testing.assert_allclose(x[0].double().mean(0), tasks.centre[0], atol=0.03)
+    assert abs(tasks.weight.mean()) < 0.2
+    assert abs(tasks.weight.std() - 1.0) < 0.1
 
 
 def test_alpha_and_beta_are_standard_deviations():
-    tasks = [peer_task(2.0, 3.0, 2, seed=1, peer=peer) for peer in range(2000)]
-    model_means = np.array([np.append(task.weight, task.bias).mean() for task in tasks])
-    centres = np.array([task.x.mean() for task in tasks])
+    x, _, tasks = drawn(Generator(2.0, 3.0, seed=1), list(range(2000)), 2)
+    model_means = torch.cat((tasks.weight.flatten(1), tasks.bias), dim=1).mean(1)
+    centres = x.mean((1, 2))
     # Var of the mean of 610 entries: alpha^2 + 1/610; of a peer's mean feature: beta^2 + about 1/60.
     assert abs(model_means.std() - 2.0) < 0.15
     assert abs(centres.std() - 3.0) < 0.2
@@ -112,6 +121,59 @@ def test_a_peer_s_data_do_not_depend_on_the_number_of_peers():
     assert torch.equal(many.y_test[: len(few.y_test)], few.y_test)
 
 
+def made(text, peers, monkeypatch, **splitting):
+    """The data of a generated set, of which nothing is held."""
+    monkeypatch.setattr(synthetic, "MOST_HELD", 0)
+    return sources.build(text).deal(peers, 5, **splitting)
+
+
+def test_samples_made_for_some_peers_are_those_made_for_all(monkeypatch):
+    """In any order, beside any others, any stretch of their samples: bit by bit."""
+    few = made("synthetic(0.5,0.5)", 40, monkeypatch, validation=0.2, samples_per_peer=300)
+    everyone = few.kept()
+    assert few.made is not None
+    assert len(few.y) == 0
+    for name in ("train", "validation", "test"):
+        for rows in (torch.tensor([31]), torch.tensor([7, 3, 39]), torch.arange(40)):
+            one, all_ = (data.held(getattr(data, name), rows) for data in (few, everyone))
+            sizes = getattr(few, name).sizes[rows]
+            present = torch.arange(int(sizes.max())) < sizes[:, None]
+            mine, theirs = one.places_of(present), all_.places_of(present)
+            assert torch.equal(one.x[mine], all_.x[theirs])
+            assert torch.equal(one.y[mine], all_.y[theirs])
+    assert torch.equal(few.label_histogram(), everyone.label_histogram())
+    taken = few.take(torch.tensor([7, 3]))
+    assert torch.equal(taken.label_histogram("test"), everyone.label_histogram("test")[[7, 3]])
+
+
+def test_generated_data_are_those_of_the_source():
+    """The way through `load` and `split` gives every peer the same samples as `deal`."""
+    text, peers = "synthetic(1,0.5)", 5
+    dealt = sources.build(text).deal(peers, 3)
+    usual = split(load(text, peers=peers, seed=3), "natural", peers=peers, seed=3)
+    for name in ("train", "test"):
+        for peer in range(peers):
+            mine, theirs = (data.x[getattr(data, name).of(peer), 0].sort().values for data in (dealt, usual))
+            assert torch.equal(mine, theirs)
+
+
+def test_what_is_held_does_not_grow_with_peers(monkeypatch):
+    """Beyond the limit a federation has a few numbers for each peer, and no sample."""
+    data = made("synthetic(0.5,0.5,size=1000)", 100_000, monkeypatch)
+    held = [data.x, data.y, data.made.peers]
+    held += [tensor for part in (data.train, data.validation, data.test) for tensor in vars(part).values()]
+    assert sum(tensor.nbytes for tensor in held) < 100 * 100_000
+
+
+def test_peers_of_a_cluster_share_their_task():
+    data = sources.build("synthetic(1,1,size=8,clusters=3)").deal(7, 0)
+    assert data.clusters.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    tasks = sources.build("synthetic(1,1,clusters=3)").generator(0).tasks(torch.arange(7))
+    assert torch.equal(tasks.weight[1], tasks.weight[4])
+    assert not torch.equal(tasks.weight[0], tasks.weight[1])
+    assert not torch.equal(data.x[data.train.of(1)], data.x[data.train.of(4)])
+
+
 def test_a_quarter_is_for_testing():
     source = load("synthetic(0.5,0.5)", peers=20, seed=0)
     federation = split(source, "natural", peers=20, seed=0)
@@ -126,6 +188,7 @@ def test_a_quarter_is_for_testing():
         "synthetic(-1,1)",
         "synthetic(1,1,test=0)",
         "synthetic(1,1,size=1)",
+        "synthetic(1,1,clusters=-1)",
         "synthetic(x,1)",
         "synthetic(1,1,sise=5)",
     ],

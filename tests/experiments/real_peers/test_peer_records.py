@@ -10,7 +10,7 @@ import pytest
 
 from coterie.errors import RunFolderError
 from coterie.experiments.real_peers.peer_records import Records, last_scores
-from coterie.peer.process import RoundReport
+from coterie.peer.turn import RoundReport
 
 
 def report(round: int, **changes: Any) -> RoundReport:

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import coterie
 from coterie.cli import app
 from coterie.errors import ConfigError
+from coterie.experiments.runs.observing import best_measurements, may_stop, reason_to_stop, reported
 from coterie.experiments.runs.records import History, Measurement
 from coterie.experiments.runs.running import resume
-from coterie.experiments.runs.stopping import best_measurements, may_stop, reason_to_stop, reported
 from coterie.experiments.setup.schema import Stopping
 from coterie.metric import ACCURACY, Metric
 from coterie.testing import run_virtually

@@ -80,7 +80,13 @@ def test_the_frame_of_links_is_the_graph(run: coterie.Run) -> None:
     shares[links["receiver"], links["sender"]] = links["share"]
     assert np.array_equal(graph, run.graph.numpy())
     assert np.allclose(shares, run.shares.numpy())
-    assert graph.sum() == sum(line["delivered"] == "1" for line in lines_of(run, "links.csv"))
+    arrived = [line for line in lines_of(run, "links.csv") if line["delivered"] == "1"]
+    assert graph.sum() == len(arrived)
+    for link in links.to_dict("records"):
+        between = [
+            n for n in arrived if (int(n["sender"]), int(n["receiver"])) == (link["sender"], link["receiver"])
+        ]
+        assert link["bytes"] == sum(int(line["bytes"]) for line in between) > 0
 
 
 def test_frames_of_a_run_without_a_folder_are_the_same(run: coterie.Run) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from coterie.catalogue import algorithms
 from coterie.errors import ConfigError, CoterieError, TopologyError
-from coterie.experiments.runs.records import distribution
+from coterie.experiments.runs.result import distribution
 from coterie.experiments.setup.config import (
     build_algorithm,
     note_of_validation,

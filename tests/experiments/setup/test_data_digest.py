@@ -38,5 +38,5 @@ def test_every_input_and_its_name_count() -> None:
 
 
 def test_only_data_that_a_function_returned_have_one() -> None:
-    data = from_peers([(torch.zeros(4, 2), [0, 1, 0, 1])])
+    data = from_peers([(torch.eye(4), [0, 1, 0, 1])])
     assert data_digest(Experiment(data="digits"), data) is None

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie.experiments.setup.config import resolve
-from coterie.experiments.setup.digest import experiment_digest
+from coterie.experiments.setup.digest import experiment_digest, experiment_parts
 from coterie.experiments.setup.schema import Experiment
 from coterie.toml_tables import load_toml
 
@@ -78,7 +78,6 @@ def test_any_other_value_is_another() -> None:
         {"partition": "iid"},
         {"topology": "full"},
         {"peers": 7},
-        {"rounds": 21},
         {"seed": 1},
         {"init": "independent"},
         {"classes": 10},
@@ -86,19 +85,24 @@ def test_any_other_value_is_another() -> None:
         {"shared": "hidden"},
         {"adapter": "lora(r=2)"},
         {"stopping": {"min_improvement": 0.1}},
-        {"training": {"lr": 0.06}},
         {"training": {"steps": 3}},
         {"splitting": {"validation": 0.1}},
         {"evaluation": {"every": 3}},
         {"faults": {"churn": 0.1}},
+        {"payload": "8-bit"},
+        {"privacy": {"opened": 0.5}},
         {"faults": {"byzantine": {"sign-flip": "1"}}},
         {"robust": "near"},
     ]
     digests = [digest(), *(digest(**change) for change in changes)]
     assert len(set(digests)) == len(digests)
     tested = {key for change in changes for key in change}
-    left_out = {"data_dir", "execution", "preset", "models", "names"}
+    left_out = {"data_dir", "execution", "preset", "models", "names", "rounds"}
     assert tested | left_out == set(Experiment.model_fields)
+
+
+def test_what_a_quorum_may_change_does_not_count() -> None:
+    assert digest() == digest(rounds=21) == digest(training={"lr": 0.06})
 
 
 def test_peers_with_another_model() -> None:
@@ -122,6 +126,24 @@ def test_own_files_count_by_content(tmp_path: Path) -> None:
     (tmp_path / "a" / "own.py").unlink()
     with pytest.raises(ConfigError, match=r"cannot read .*own\.py"):
         experiment_digest(resolve(table, base_dir=tmp_path / "a"))
+
+
+def test_parts_name_what_differs(tmp_path: Path) -> None:
+    """A file, also one that is imported from beside it, and the keys that it stands for."""
+    found = []
+    for folder, content, steps in (("a", "1", 3), ("b", "1", 3), ("c", "2", 3), ("d", "2", 4)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.py").write_text("import beside\n")
+        (tmp_path / folder / "beside.py").write_text(f"VALUE = {content}\n")
+        table = {**START, "model": "own.py:Net", "training": {"steps": steps}}
+        found.append(experiment_parts(resolve(table, base_dir=tmp_path / folder)))
+    assert found[0] == found[1]
+
+    def different(one: int, other: int) -> set[str]:
+        return {name for name in found[one] if found[one][name] != found[other][name]}
+
+    assert different(0, 2) == {"model", "beside.py"}
+    assert different(2, 3) == {"training"}
 
 
 ALGORITHM = """

@@ -16,7 +16,8 @@ from torch import nn
 
 import coterie
 from coterie.errors import ConfigError
-from coterie.experiments.runs.records import distribution
+from coterie.experiments.runs.result import distribution
+from coterie.learning import Executor
 from coterie.metric import ACCURACY, Metric
 
 Array = NDArray[Any]
@@ -187,6 +188,12 @@ worst_error.higher_is_better = False
 
 def fails(y, predictions):
     raise KeyError("no such")
+
+def no_number(y, predictions):
+    return 1.0, 2.0
+
+def two_numbers(y, predictions):
+    return (y - predictions)[:2, 0]
 """
 
 
@@ -202,8 +209,24 @@ def test_ones_own_functions(tmp_path: Path) -> None:
         assert float(share) == pytest.approx((abs(y - z) < 1).mean(), abs=0.02)
     spread = run.result()["personal_worst_error"]
     assert spread["worst_decile"] == pytest.approx(max(spread["per_peer"]))
-    with pytest.raises(ConfigError, match=r"fails' raised KeyError"):
-        scored("regression", f"{file}:fails")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fails", r"fails' raised KeyError: 'no such'; it was given \(40, 2\) float32 targets y and"),
+        ("no_number", "no_number' must return a number, not tuple"),
+        ("two_numbers", "two_numbers' must return a number, not ndarray"),
+    ],
+)
+def test_ones_own_functions_are_tried_before_anything_trains(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    monkeypatch.setattr(Executor, "train", lambda *_, **__: pytest.fail("something trained"))
+    with pytest.raises(ConfigError, match=words):
+        scored("regression", "rmse", f"{file}:{name}")
 
 
 @pytest.mark.parametrize(

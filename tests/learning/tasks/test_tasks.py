@@ -91,7 +91,7 @@ def test_class_weights_of_yes_and_no_are_those_of_two_classes() -> None:
 
 
 def two_classes() -> coterie.Federation:
-    x = np.zeros((6, 2))
+    x = np.arange(12.0).reshape(6, 2)  # equal samples would all be on one side of the split
     return from_peers([(x, np.arange(6) % 2), (x, np.arange(6) % 2)])
 
 
@@ -218,7 +218,7 @@ def test_targets_that_do_not_fit_get_a_sentence(task: str, y: Any, words: str) -
 
 
 def test_data_of_another_task_are_refused() -> None:
-    x = np.zeros((20, 2))
+    x = np.arange(40.0).reshape(20, 2)
     with pytest.raises(
         DataError, match="task 'regression' is learned from numbers, and the data has classes"
     ):

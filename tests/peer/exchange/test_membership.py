@@ -67,6 +67,11 @@ def test_another_experiment_and_another_number_are_refused() -> None:
     async def task(membership: Membership, _: ScriptedTransport) -> None:
         with pytest.raises(RefusedError, match=r"experiment: .* must agree"):
             membership.heard(hello(1, digest="f" * 64), PEERS[1])
+        membership.parts = {"model": "0" * 8, "own.py": "1" * 8, "seed": "2" * 8}
+        theirs = {"model": "a" * 8, "own.py": "b" * 8, "seed": "2" * 8, "a\nline": "0" * 8}
+        with pytest.raises(RefusedError) as refused:
+            membership.heard(hello(1, digest="f" * 64, parts=theirs), PEERS[1])
+        assert refused.value.text.endswith(r"must agree; different: model, own.py, a\nline")
         with pytest.raises(RefusedError, match="sender: peer-1 says it is number 2; its card says 1"):
             membership.heard(hello(1, number=2), PEERS[1])
         assert not membership.alive(1)

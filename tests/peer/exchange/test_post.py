@@ -20,6 +20,7 @@ from coterie.peer.exchange.post import Exchanged, Post
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.messages import Head, Parcel, Receipt, decode_tree, encode_tree, shape_of
 from coterie.protocol import Exchange, Inbox, Links, Tree
+from coterie.protocol.ledger import Ledger
 from coterie.testing import run_virtually
 from coterie.topology import Topology, make
 
@@ -295,7 +296,9 @@ class Sealed:
         self.gives_to: list[int] = []
         self.open_at: Position | None = None
 
-    def open(self, at: Position, vector: torch.Tensor, collectors: list[int]) -> None:
+    ledger = Ledger()
+
+    def open(self, at: Position, vector: torch.Tensor, collectors: list[int], allowed: object) -> None:
         self.open_at, self.gives_to = at, collectors
         self.began = asyncio.get_running_loop().time()
 
@@ -306,7 +309,7 @@ class Sealed:
         return asyncio.get_running_loop().time() >= self.began + 5.0
 
     async def collect(
-        self, members: list[int], at: Position, until: float
+        self, members: list[int], at: Position, until: float, group: int
     ) -> tuple[torch.Tensor, int] | None:
         self.asked = members
         await asyncio.sleep(2.0)

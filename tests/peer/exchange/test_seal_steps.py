@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coterie.errors import RefusedError
 from coterie.peer.exchange.membership import Position
@@ -17,10 +19,13 @@ from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.seal_bodies import (
     Advertised,
     pack,
+    pack_letters,
     pack_reveal,
     pack_survivors,
     unpack,
+    unpack_letters,
     unpack_reveal,
+    unpack_shared,
 )
 from coterie.peer.exchange.sealing import Sealing, Sign, Verify
 from coterie.peer.exchange.signal import Signal
@@ -29,6 +34,7 @@ from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import Card, card_of_authority
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.roster import Roster
+from coterie.protocol.ledger import Bound, Ledger
 from coterie.protocol.secure_sum import Keys, Reveal
 from coterie.protocol.secure_sum.member import STEPS
 from coterie.testing import run_virtually
@@ -57,6 +63,7 @@ def sealing(number: int, sign: Sign | None = None, verify: Verify | None = None)
         at=lambda: PLACE,
         sign=sign,
         verify=verify,
+        ledger=Ledger(Bound(smallest=2, opened=1.0)),  # the steps themselves, for small groups, too
     )
     made.open(PLACE, torch.linspace(-1, number, 50), {COLLECTOR})
     return made
@@ -93,8 +100,14 @@ class Group:
             if name == "advertise":
                 bodies = dict.fromkeys(self.members, pack(answers))
             elif name == "share":
-                boxes = {n: unpack(answer) for n, answer in answers.items()}
-                bodies = {n: pack({k: boxes[k][n] for k in boxes if k != n}) for n in boxes}
+                shared = {n: unpack_shared(answer, answers, n) for n, answer in answers.items()}
+                bodies = {
+                    n: pack_letters(
+                        {k: boxes[n] for k, (boxes, _) in shared.items() if k != n},
+                        {k: promise.shares[n] for k, (_, promise) in shared.items()},
+                    )
+                    for n in shared
+                }
             elif name == "mask":
                 bodies = dict.fromkeys(self.members, pack_survivors(list(self.members)))
         return bodies
@@ -106,11 +119,80 @@ class Group:
         return refusal.value.text
 
 
-def test_one_exchange_has_one_session() -> None:
+def test_one_exchange_has_one_sum() -> None:
     group = Group.of(1, 2, 3)
-    group.until("advertise")
-    assert "another session has begun" in group.refuses(1, "measure", session="cd" * 16)
+    bodies = group.until("unmask")
     assert "has not begun" in group.refuses(1, "advertise", session="cd" * 16)
+    group.ask(1, "unmask", bodies[1])
+    assert "masks were lifted already" in group.refuses(1, "measure", session="cd" * 16)
+
+
+def repeated(threshold: int = 3) -> Group:
+    """Four members whose first sum got as far as their masked vectors, and was begun again."""
+    group = Group({n: sealing(n) for n in (1, 2, 3, 4)}, threshold=threshold)
+    group.until("unmask")
+    group.session = "cd" * 16
+    for number in (1, 2, 3):
+        group.ask(number, "measure")
+    return group
+
+
+def test_a_sum_is_repeated_with_fewer_members() -> None:
+    group = repeated()
+    group.ask(1, "advertise", members=(1, 2, 3))
+    assert "was given up" in group.refuses(1, "unmask", pack_survivors([1, 2, 3, 4]), session=SESSION)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"members": (1, 2, 3, 4)},
+        {"members": (1, 2, 3, 5)},
+        {"members": (1, 2, 3), "threshold": 2},
+    ],
+)
+def test_a_repeated_sum_cannot_be_another_one(changes: dict[str, Any]) -> None:
+    """With a smaller threshold, or other members, two sums that differ in one model could be opened."""
+    assert "fewer members than the first, and the same threshold" in repeated().refuses(
+        1, "advertise", **changes
+    )
+
+
+def test_a_sum_is_not_repeated_for_ever() -> None:
+    group = Group.of(1, 2, 3)
+    for session in ("ab", "cd", "ef"):
+        group.ask(1, "measure", session=session * 16)
+    assert "begun 3 times" in group.refuses(1, "measure", session="99" * 16)
+
+
+def test_of_two_attempts_at_most_one_is_opened() -> None:
+    """Whoever gives in to the second has given up the first: five members, every choice of who does."""
+    numbers = (1, 2, 3, 4, 5)
+    for size in range(6):
+        for moved in itertools.combinations(numbers, size):
+            group = Group({n: sealing(n) for n in numbers}, threshold=3)
+            bodies = group.until("unmask")
+            for number in moved:
+                group.ask(number, "measure", session="cd" * 16)
+            first = 0
+            for number in numbers:
+                try:
+                    first += bool(group.ask(number, "unmask", bodies[number]))
+                except RefusedError:
+                    assert number in moved
+            assert first < group.threshold or len(moved) < group.threshold
+
+
+@pytest.mark.parametrize("spoiled", ["box", "promise"])
+def test_a_member_says_whose_shares_are_of_no_use(spoiled: str) -> None:
+    group = Group.of(1, 2, 3)
+    boxes, promised = unpack_letters(group.until("mask")[1])
+    if spoiled == "box":
+        boxes[2] = boxes[2][:-1] + bytes([boxes[2][-1] ^ 1])
+    else:
+        promised[2] = bytes(64)
+    answer, content = group.members[1].take(COLLECTOR, group.head("mask"), pack_letters(boxes, promised))
+    assert (answer.accused, content) == ((2,), b"")
 
 
 def test_keys_are_advertised_once() -> None:
@@ -196,6 +278,25 @@ def test_unreadable_bodies_are_refused(body: bytes) -> None:
     other.until("share")
     other.refuses(1, "share", body)
     other.refuses(1, "mask", body)
+
+
+@settings(max_examples=60, deadline=None)
+@given(step=st.sampled_from(STEPS), data=st.data())
+def test_whatever_a_collector_sends_is_answered_or_refused(step: str, data: st.DataObject) -> None:
+    """The true message of each step with one piece replaced, or noise."""
+    group = Group.of(1, 2, 3)
+    true = group.until(step)[1]
+    start = data.draw(st.integers(0, len(true)))
+    end = data.draw(st.integers(start, len(true)))
+    body = true[:start] + data.draw(st.binary(max_size=40)) + true[end:]
+    reason, accused = "sealing", set[int]()
+    try:
+        answer, _ = group.members[1].take(COLLECTOR, group.head(step), body)
+        accused = set(answer.accused)
+    except RefusedError as refusal:
+        reason = refusal.reason
+    assert reason == "sealing"
+    assert accused <= {2, 3}
 
 
 def test_the_size_of_a_step_is_bounded() -> None:

@@ -31,6 +31,7 @@ from coterie.peer.network.messages import Body, Head, SealAnswer, SealStep, Tree
 from coterie.peer.network.serving import Handler
 from coterie.peer.process import Peer
 from coterie.protocol import Tree
+from coterie.protocol.ledger import Bound
 from coterie.protocol.secure_sum import FixedPoint, Plan, Words, magnitude_exponent
 from coterie.protocol.secure_sum.masks import keystream
 from coterie.protocol.secure_sum.member import STEPS
@@ -79,16 +80,16 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> Truth:
     known = Truth()
     open_, collect = Sealing.open, Sealing.collect
 
-    def watched_open(self: Sealing, at: Position, vector: Tensor, collectors: Iterable[int]) -> None:
+    def watched_open(self: Sealing, at: Position, vector: Tensor, *more: Any) -> None:
         known.vectors[self.number, at] = vector
-        open_(self, at, vector, collectors)
+        open_(self, at, vector, *more)
 
     async def watched_collect(
-        self: Sealing, members: list[int], at: Position, until: float
+        self: Sealing, members: list[int], at: Position, *more: Any
     ) -> tuple[Tensor, int] | None:
         query = Query(self.number, at)
         known.wanted[query] = members
-        known.sums[query] = await collect(self, members, at, until)
+        known.sums[query] = await collect(self, members, at, *more)
         return known.sums[query]
 
     monkeypatch.setattr(Sealing, "open", watched_open)
@@ -97,8 +98,9 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> Truth:
 
 
 def world(folder: Path, name: str = "random-gossip", *, group: int, peers: int = 5, rounds: int = 2) -> World:
-    """Everyone sums over a group of so many of the others."""
-    return World(algorithms[name](peers=group), folder, Size(peers, rounds, samples=6))
+    """Everyone sums over a group of so many of the others, whatever their sums give away together."""
+    size, bound = Size(peers, rounds, samples=6), Bound(opened=1.0)
+    return World(algorithms[name](peers=group), folder, size, bound=bound)
 
 
 # --- the sums ------------------------------------------------------------------------------------
@@ -429,6 +431,6 @@ def test_a_member_receives_keys_and_boxes_and_no_vector(truth: Truth, tmp_path: 
                     assert all(len(card) == 64 for card in unpack(body).values())
                 elif head.step == "mask":
                     assert set(unpack(body)) == others
-                    assert all(len(box) == 12 + 2 * 66 + 16 for box in unpack(body).values())
+                    assert all(len(box) == 2 * 32 + 12 + 2 * 66 + 16 for box in unpack(body).values())
                 else:
                     assert unpack_survivors(body) == sorted(head.members)

@@ -158,7 +158,8 @@ def test_no_head_is_larger_than_others_accept() -> None:
     """A membership counts the bytes of addresses; see there."""
     place = Whereabouts(address="x" * 253 + ":65535", serial=2**53)
     longest = {f"{number:x>64}": place for number in range(100)}
-    said = {**dict(HEADS[0]), "missing": (10**6,) * 100}
+    parts = {f"{number:x>64}": "0" * 8 for number in range(64)}
+    said = {**dict(HEADS[0]), "missing": (10**6,) * 100, "parts": parts}
     assert len(encode_head(Hello(**{**said, "addresses": longest}))) <= LARGEST_HEAD
     with pytest.raises(ValidationError, match="at most 100"):
         Hello(**{**said, "addresses": {**longest, "one-more": place}})

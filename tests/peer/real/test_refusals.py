@@ -62,6 +62,7 @@ def test_a_peer_with_another_experiment_is_refused(tmp_path: Path, caplog: pytes
     assert swarm.rounds()[:2] == [5, 5]
     assert isinstance(ends[2], PeerError)
     assert all(digest in str(ends[2]) for digest in digests)
+    assert "must agree; different: seed" in str(ends[2])
     for name in ("peer-0", "peer-2"):  # of each side's warnings about the other
         said = [record.getMessage() for record in caplog.records if record.getMessage().startswith(name)]
         assert any(all(digest in text for digest in digests) for text in said)

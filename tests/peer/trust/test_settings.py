@@ -110,3 +110,12 @@ def test_addresses_are_split() -> None:
     assert split_address("[::1]:7400") == ("::1", 7400)
     assert can_be_dialled("127.0.0.1:1")
     assert not can_be_dialled("[::]:1")
+
+
+def test_a_peer_may_listen_nowhere(tmp_path: Path) -> None:
+    settings = settings_from({"name": "alice", "number": 0, "listen": ""}, tmp_path)
+    assert settings.address == "outgoing"
+    again = settings_from(tomllib.loads(settings_text(settings)), tmp_path)
+    assert (again.listen, again.address) == ("", "outgoing")
+    with pytest.raises(ConfigError, match="nobody listens at h:1: set listen, or leave out address"):
+        settings_from({"name": "alice", "number": 0, "listen": "", "address": "h:1"}, tmp_path)

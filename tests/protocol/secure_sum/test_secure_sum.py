@@ -296,8 +296,9 @@ def test_a_box_for_another_member_is_refused() -> None:
     members = group(PairwiseMember, [torch.zeros(1)] * 3, 2)
     roster = {m.number: m.advertise() for m in members}
     boxes = [m.share(roster) for m in members]
-    with pytest.raises(SecureSumError, match="altered or meant for somebody else"):
+    with pytest.raises(SecureSumError, match="altered, meant for somebody else") as refusal:
         members[0].mask({1: boxes[1][2], 2: boxes[2][0]})
+    assert refusal.value.accused == {1}
 
 
 @pytest.mark.parametrize("collector", [PairwiseCollector, OneTimeCollector])
@@ -305,7 +306,7 @@ def test_a_collector_refuses_incomplete_messages(collector: Callable[[Plan], Any
     made = collector(Plan(b"s", (0, 1, 2), 2))
     made.roster({number: Keys(bytes(32), bytes(32)) for number in range(3)})
     with pytest.raises(SecureSumError, match="member 1 did not send shares to all others"):
-        made.route({0: {1: b"", 2: b""}, 1: {0: b""}})
+        made.route({0: {1: b"", 2: b""}, 1: {0: b""}}, {})
 
 
 def test_secrets_are_not_shown() -> None:

@@ -54,7 +54,7 @@ def even_weights(samples: Samples) -> Tensor:
 def outputs_of(peers: Tree, mine: Params, rows: Tensor, node: Node, *, layer: str | None = None) -> Tensor:
     """(messages, n, classes) logits of received models on the samples of the rows that received them.
 
-    What was not sent is taken from the row's own model. layer: its outputs (messages, n, features) instead.
+    What was not sent is taken from the row's own model. layer: its outputs instead, as `node.predict` says.
     """
     return node.predict(completed(peers, mine, rows, node, layer), rows=rows, layer=layer)
 
@@ -63,14 +63,15 @@ def output_distances(node: Node, mine: Params, row: Tensor, inbox: Inbox, layer:
     """(messages,) mean squared distance of received models' outputs from those of the receiving row (1,).
 
     Compared is what the task says, such as probabilities, or the outputs of a hidden layer, divided by the
-    square root of their number. The mean is over samples, or over positions that have a target.
+    square root of their number. The mean is over samples, or over positions that have a target if there are
+    outputs for each.
     """
 
     def compared(outputs: Tensor) -> Tensor:
         return node.task.answers(outputs) if layer is None else outputs / outputs.shape[-1] ** 0.5
 
     own = compared(node.predict({name: value[row] for name, value in mine.items()}, rows=row, layer=layer))
-    answers = own.shape[1] if layer is not None else int(node.counted(row).sum())
+    answers = own.shape[1] if layer is not None and own.dim() == 3 else int(node.counted(row).sum())
 
     def distance(peers: Tree, rows: Tensor) -> Tensor:
         theirs = outputs_of(peers, mine, rows, node, layer=layer)  # (messages, n, features)

@@ -36,23 +36,45 @@ class Pushed:
 
 
 def push(
-    z: Params, mass: Tensor, node: Node, waiting: Tensor | None = None
+    z: Params, mass: Tensor, node: Node, waiting: Shares | None = None
 ) -> Generator[Exchange, Inbox, Pushed]:
     """Push a share of (mu z, mu) to each out-neighbour.
 
     One of the out-degree + 1 equal shares is the node's own. Those of messages that did not arrive come
-    back: mass is never lost with them. waiting: (rows,) further mass of this node, which it adds later.
+    back: mass is never lost with them. waiting: further shares of this node, which it adds later.
+
+    A node that leaves keeps nothing, and gives what waits, too: (mu z + u) / out-degree to each.
     """
     receivers = node.graph.out_degree[node.ids]
-    share = mass / (receivers + 1)  # p mu_i
+    gives_all = leaves(node) & (receivers > 0)
+    share = mass / (receivers + ~gives_all)  # p mu_i
     share = share.where(mass > SMALLEST_MASS, 0.0)  # a node that nobody sends to would go down to zero
-    stays = mass - share * receivers
-    here = stays if waiting is None else stays + waiting
+    stays = (mass - share * receivers).where(~gives_all, 0.0)
+    payload = {"values": biased(z, share), "mass": Counters(mu=share)}
+    here = stays
+    if waiting is not None:
+        given = gives_all / receivers.clamp(min=1).double()
+        payload = _with_what_waits(payload, waiting, given)
+        here = stays + waiting["mass"]["mu"] * ~gives_all
     room = node.graph.nodes - float(here[0])  # for real peers, who have one row
     check = PlausibleShares(room, Sized(z, "values", "mass/mu"))
-    payload = {"values": biased(z, share), "mass": Counters(mu=share)}
     inbox = yield Exchange(payload, conserved=True, check=check)
     return Pushed(stays, cast(Shares, inbox.returned), cast(Shares, inbox.sum()))
+
+
+def leaves(node: Node) -> Tensor:
+    """(rows,) who takes part for the last time, and hands over what it holds."""
+    if node.graph.leaving is None:
+        return torch.zeros(len(node.ids), dtype=torch.bool)
+    return node.graph.leaving[node.ids]
+
+
+def _with_what_waits(payload: dict[str, Params], waiting: Shares, part: Tensor) -> dict[str, Params]:
+    """part: (rows,) of what waits that goes with each message."""
+    if not bool(part.any()):
+        return payload
+    values = {n: u + waiting["values"][n] * _weights(part, u) for n, u in payload["values"].items()}
+    return {"values": values, "mass": Counters(mu=payload["mass"]["mu"] + waiting["mass"]["mu"] * part)}
 
 
 @dataclass
@@ -106,7 +128,8 @@ def biased(z: Params, mass: Tensor) -> Params:
 
 def check_mass(mass: Tensor, node: Node) -> None:
     """What each node can check by itself. How much may arrive is checked before it is taken."""
-    wrong = ~((mass > 0) & mass.isfinite())
+    given_away = (mass == 0) & (leaves(node) | ~node.online)  # by one who leaves, or has left
+    wrong = ~(((mass > 0) & mass.isfinite()) | given_away)
     if bool(wrong.any()):
         peer, value = int(node.ids[wrong][0]), float(mass[wrong][0])
         raise ContractError(

@@ -1,4 +1,4 @@
-"""Models that arrived: taken over, completed with one's own to be run, or remembered."""
+"""Models that arrived: taken over, completed with one's own to be run, or remembered; weights of pairs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from coterie.errors import ContractError
 from coterie.protocol import Inbox, Node, Params, Tree
 from coterie.protocol.trees import fitting, per_row, some_rows
+
+MOST_IN_MATRIX = 5000  # nodes of which weights between all pairs are held: 37 GiB for 100,000
 
 
 def adopt(mine: Params, inbox: Inbox, unsent: Params | None = None) -> Params:
@@ -104,3 +107,51 @@ def _arrived(name: str, mine: Params, models: Tree, rows: Tensor) -> Tensor:
 def _fits(name: str, mine: Params, models: Tree, rows: Tensor) -> Tensor:
     """(messages,) bool."""
     return torch.full((len(rows),), name in fitting(models, mine))
+
+
+@dataclass(frozen=True)
+class Met:
+    """The weights that each row gives to those it met; it gives `otherwise` to all others."""
+
+    ids: Tensor  # (rows, slots) int32; -1: free. Slots are filled from the first on
+    weights: Tensor  # (rows, slots)
+    otherwise: Tensor  # (rows,)
+
+    @classmethod
+    def nobody(cls, rows: int, slots: int, otherwise: float) -> Met:
+        ids = torch.full((rows, slots), -1, dtype=torch.int32)
+        return cls(ids, torch.zeros(rows, slots), torch.full((rows,), otherwise))
+
+    def of(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """(pairs,) what each of these rows gives to the node beside it."""
+        found = self.ids[rows] == ids[:, None]
+        return torch.where(found.any(1), (self.weights[rows] * found).sum(1), self.otherwise[rows])
+
+    def total(self, rows: Tensor, peers: int) -> Tensor:
+        """(pairs,) the sum of what each of these rows gives to all other peers."""
+        met = self.ids[rows] >= 0
+        others = peers - 1 - met.sum(1)
+        return (self.weights[rows] * met).double().sum(1) + others * self.otherwise[rows].double()
+
+    def changed(self, rows: Tensor, ids: Tensor, weights: Tensor) -> Met:
+        """With these pairs' weights; a pair occurs once."""
+        found = self.ids[rows] == ids[:, None]
+        known, slot = found.any(1), found.int().argmax(1)
+        new = (~known).nonzero().flatten()
+        slot[new] = (self.ids[rows[new]] >= 0).sum(1) + _rank(rows[new])
+        if len(slot) and int(slot.max()) >= self.ids.shape[1]:
+            raise ContractError(f"a row met more than {self.ids.shape[1]} nodes, for which there is room")
+        all_ids, all_weights = self.ids.clone(), self.weights.clone()
+        all_ids[rows, slot] = ids.int()
+        all_weights[rows, slot] = weights.to(all_weights.dtype)
+        return Met(all_ids, all_weights, self.otherwise)
+
+
+def _rank(rows: Tensor) -> Tensor:
+    """(n,) how many entries before it name the same row."""
+    order = torch.argsort(rows, stable=True)
+    ordered = rows[order]
+    first = torch.searchsorted(ordered, ordered)  # the place of the first that is equal
+    rank = torch.empty_like(rows)
+    rank[order] = torch.arange(len(rows)) - first
+    return rank

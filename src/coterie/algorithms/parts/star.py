@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +26,13 @@ class StarNode:
         star = int(node.shared_rng("star").sample(1, peers)[0, 0])
         neighbours = node.graph.in_neighbours(star)
         return cls(star, neighbours[neighbours < peers])  # a hub has no model of its own
+
+    @classmethod
+    def most_turns(cls, node: Node) -> int:
+        """How often any node wakes up at most in all rounds: stars follow from the seed alone."""
+        peers, drawn = node.graph.nodes - (node.hub is not None), node.shared_rng("star")
+        stars = [int(replace(drawn, round=n).sample(1, peers)[0, 0]) for n in range(node.rounds)]
+        return max(Counter(stars).values(), default=0)
 
     def row(self, node: Node) -> Tensor:
         """The star's row, if this process hosts it: (1,) or (0,)."""

@@ -1,75 +1,38 @@
 """Around any method that mixes models: what an exchange brought is changed before the method sees it.
 
-The method itself stays as it is. `Around` drives its round and gives it another inbox. Guards against lying
+The method itself stays as it is. `Around` gives its round another inbox. Guards against lying
 members (`guards.py`) and the lies themselves (`attacks.py`) are such changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
-from coterie.protocol import Algorithm, Bundle, Exchange, Facts, Inbox, Node, Params, Round, Tree
+from coterie.protocol import Bundle, Exchange, Inbox, Node, Params, Tree
 from coterie.protocol.plausible import Sized, branch
 from coterie.protocol.trees import map_params, per_row, some_rows
+from coterie.protocol.wrapping import Wrapped
 
 Change: TypeAlias = Callable[["Messages", Node], Inbox]
 """From the messages of one exchange to the inbox that the method gets instead."""
 
 
 @dataclass(frozen=True)
-class Around(Algorithm[Any]):
-    """A method whose inboxes are changed; in all else it is the method."""
+class Around(Wrapped):
+    """A method whose inboxes are changed."""
 
-    inner: Algorithm[Any]
     change: Change = field(repr=False)
 
-    @property
-    def facts(self) -> Facts:  # type: ignore[override]
-        return self.inner.facts
-
-    def init(self, node: Node) -> Any:
-        return self.inner.init(node)
-
-    def round(self, state: Any, node: Node) -> Round[Any]:
-        generator = cast(Generator[Exchange, Any, Any], self.inner.round(state, node))
-        inbox: Inbox | None = None
-        while True:
-            try:
-                exchange = generator.send(inbox)
-            except StopIteration as end:
-                return end.value
-            inbox = yield exchange
-            messages = messages_of(exchange, inbox)
-            if messages is not None:
-                inbox = self.change(messages, node)
-
-    def personal(self, state: Any) -> Params:
-        return self.inner.personal(state)
-
-    def collaboration(self, state: Any) -> Tensor | None:
-        return self.inner.collaboration(state)
-
-    def check(self, states: Sequence[Any], nodes: int, round: int) -> None:
-        self.inner.check(states, nodes, round)
-
-    def needs_both_ways(self) -> bool:
-        return self.inner.needs_both_ways()
-
-    def needs_step(self) -> bool:
-        return self.inner.needs_step()
-
-    def compared_layer(self) -> str | None:
-        return self.inner.compared_layer()
-
-    def settings(self) -> dict[str, Any]:
-        return self.inner.settings()
+    def received(self, exchange: Exchange, inbox: Inbox, node: Node) -> Inbox:
+        messages = messages_of(exchange, inbox)
+        return inbox if messages is None else self.change(messages, node)
 
 
 @dataclass(frozen=True)

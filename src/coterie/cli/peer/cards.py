@@ -15,6 +15,7 @@ from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import LARGEST_CARD, AuthorityCard, Card, card_of, parse_card
 from coterie.peer.trust.certificates import days_left, wrong_dates
 from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.news import News, Renewal
 from coterie.peer.trust.roster import Roster, refuse_own
 from coterie.peer.trust.settings import load_settings
 from coterie.reporting.tables import show
@@ -92,6 +93,9 @@ def rotate(
     self_signed: Annotated[
         bool, typer.Option("--self-signed", help="Although the present one is signed by an authority.")
     ] = False,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="Without telling the others first: they need the new card.")
+    ] = False,
 ) -> None:
     """Make a new key and certificate in place of the present ones."""
     identity = Identity.load(folder)
@@ -102,11 +106,25 @@ def rotate(
         )
     if ca is not None and self_signed:
         raise ConfigError("--ca and --self-signed exclude each other")
+    if ca is None and identity.self_signed and not at_once and _roster(folder).members:
+        _announce_next(folder, identity)
+        return
     identity = identity.rotate(authority=authority_in(ca))
     typer.echo(f"{identity.name} has a new key and certificate, {_until(identity.certificate)}")
     typer.echo(f"  {identity.fingerprint}")
     if ca is None:
         typer.echo("Send your new card to all others; they add it with `coterie peer trust CARD --replace`.")
+
+
+def _announce_next(folder: Path, identity: Identity) -> None:
+    """The present key signs the new card; it is used until the others know."""
+    settings, roster = load_settings(folder), _roster(folder)
+    own, following = card_of(identity, settings), identity.prepare()
+    renewal = Renewal.signed(card_of(following, settings), identity.sign)
+    News(folder, roster, lambda: own, "").merge([renewal])
+    typer.echo(f"{identity.name} has a new key and certificate, {_until(following.certificate)}")
+    typer.echo(f"  {following.fingerprint}")
+    typer.echo("The running peer tells the others, and uses it when all who are there know.")
 
 
 def request(folder: Folder = Path()) -> None:

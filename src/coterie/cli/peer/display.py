@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.cli.output import duration
-from coterie.cli.problems import note
+from coterie.cli.problems import draws, logs_json, note
 from coterie.peer.watch.standing import Neighbour, Standing
 from coterie.reporting.tables import in_bytes
 
@@ -61,7 +60,7 @@ def neighbours(standing: Standing) -> Table:
 
 
 def _cells(one: Neighbour) -> list[str]:
-    alive = "finished" if one.finished else "yes" if one.alive else "no"
+    alive = "finished" if one.finished else "no" if not one.alive else "yes" if one.awaited else "late"
     weight = "-" if one.weight is None else f"{one.weight:.3f}"
     known = "-" if one.round < 0 else str(one.round + 1)
     return [one.name, alive, known, in_bytes(one.bytes_in), in_bytes(one.bytes_out), weight]
@@ -80,7 +79,7 @@ class Display:
         self._logged = _Logged(self)
 
     def __enter__(self) -> Display:
-        if not self.quiet and sys.stderr.isatty():
+        if not self.quiet and draws():
             self.live = Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
             self.live.start()
         logging.getLogger("coterie.peer").addHandler(self._logged)
@@ -125,4 +124,7 @@ class _Logged(logging.Handler):
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._display.say(self.format(record))
+        if logs_json():
+            note(record.getMessage(), level=record.levelname.lower())
+        else:
+            self._display.say(self.format(record))

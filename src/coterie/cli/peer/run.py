@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from coterie.cli.peer.cards import Folder
 from coterie.cli.peer.display import Display, scores
 from coterie.cli.problems import note
 from coterie.errors import DamagedRunError, RunFailedError, RunFolderError
+from coterie.experiments.real_peers.folder import LEFT_FILE
 from coterie.experiments.real_peers.peer_records import (
     RECORDS_FILE,
     Records,
@@ -31,7 +33,8 @@ from coterie.reporting.tables import in_bytes
 
 if TYPE_CHECKING:
     from coterie.experiments.real_peers.joining import Joining
-    from coterie.peer.process import RoundReport
+    from coterie.peer.exchange.metrics import Metrics
+    from coterie.peer.turn import RoundReport
 
 ALONE = 3
 """The exit code of a peer that finished, but played rounds while nobody else was there."""
@@ -49,6 +52,9 @@ def run(
         end_with_stdin()
     with ended_like_interrupted():
         settings = load_settings(folder)
+        if (left := folder / "state" / LEFT_FILE).exists():
+            note(f"{settings.name} has left the experiment after round {left.read_text().strip()}", quiet)
+            return
         with running(folder / "state", settings.name):
             try:
                 _run(folder, json, quiet)
@@ -81,6 +87,7 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
     except RunFolderError as error:  # it was fine at the start: no mistake of the user's
         raise RunFailedError(f"{error}; {_go_on(folder)}") from None
     _report(joining, json, quiet)
+    note(failed_sums(joining.peer.metrics))  # a warning, also where only warnings are wanted
     if joining.peer.metrics.alone:
         raise typer.Exit(ALONE)
 
@@ -88,8 +95,12 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
 async def _learn(joining: Joining, display: Display) -> None:
     loop = asyncio.get_running_loop()
     learning = asyncio.ensure_future(joining.take_part())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, learning.cancel)
+    if sys.platform == "win32":  # its event loops know no signals: handlers wake them up
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(learning.cancel))
+    else:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, learning.cancel)
     with display:
         refreshing = asyncio.ensure_future(_refresh(joining, display))
         try:
@@ -125,6 +136,16 @@ def _report(joining: Joining, json: bool, quiet: bool) -> None:
             f"{result['name']}: {result['rounds']} rounds, {shown}, {traffic}, refused {refused}, "
             f"{result['seconds']:.1f} s"
         )
+
+
+def failed_sums(metrics: Metrics) -> str:
+    """What to say at the end of sealed sums that could not be had, or were not used; empty: nothing."""
+    used = metrics.sealed_sums - metrics.sealed_implausible
+    tried = metrics.sealed_sums + metrics.sealed_failures
+    if used == tried:
+        return ""
+    advice = "" if used else "; this peer learned nothing from the others: its log says why"
+    return f"sealed sums {used} of {tried}{advice}"
 
 
 def _result(joining: Joining) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from coterie.experiments.runs.naming import CELLS
 from coterie.learning import cores
 from coterie.metric import Metric
 from coterie.reporting import comparison, reproduction, reproduction_text
+from coterie.reporting.page.report import leave_report
 from coterie.reporting.tables import in_bytes, show
 from coterie.reporting.work import SIGN, said_below
 from coterie.results.exports import joined
@@ -79,6 +80,8 @@ def _report_one(
         from coterie.reporting import reproduction_plots  # Matplotlib, which not everyone wants to wait for
 
         paths += reproduction_plots.draw(done, folder)
+    if report := leave_report(folder):
+        paths.append(report)
     if not output.json:
         reproduction_text.print_tables(done)
     for path in paths:
@@ -126,6 +129,8 @@ def report_sweep(
     else:
         note(f"written: {parquet}", quiet)
     output.export(done.sheet())
+    if report := leave_report(folder):
+        note(f"written: {report}", quiet)
     if output.json:
         print_json(tables)
         return swept

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.completing import list_of_algorithms, names_of
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Csv, Exports, Json, Latex, NoPlots, Output, Parquet, Quiet
 from coterie.cli.problems import note
-from coterie.cli.running.run import Resume, RunDir
+from coterie.cli.running.run import Resume, RunDir, Track
 from coterie.experiments.cells.comparing import corrected, make_plan, read_plan, split_names
 from coterie.experiments.runs import naming
 
@@ -20,12 +21,22 @@ def compare(
     asked: Asked,
     *,
     algorithms: Annotated[
-        str, typer.Option(help="Algorithms, separated by commas.", metavar="A,B,C", show_default=False)
+        str,
+        typer.Option(
+            help="Algorithms, separated by commas.",
+            metavar="A,B,C",
+            show_default=False,
+            autocompletion=list_of_algorithms,
+        ),
     ] = "",
     algorithm: Annotated[
         list[str] | None,
         typer.Option(
-            "--algorithm", help="One more algorithm; repeatable.", metavar="NAME", show_default=False
+            "--algorithm",
+            help="One more algorithm; repeatable.",
+            metavar="NAME",
+            show_default=False,
+            autocompletion=names_of("algorithms"),
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds, counted up from --seed.")] = 1,
@@ -34,6 +45,7 @@ def compare(
     json: Json = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
+    track: Track = None,
     csv: Csv = None,
     parquet: Parquet = None,
     latex: Latex = None,
@@ -54,4 +66,4 @@ def compare(
 
     from coterie.cli.running import simulating  # PyTorch
 
-    simulating.compare_and_show(plan, folder, Output(json, quiet, not no_plots, exports))
+    simulating.compare_and_show(plan, folder, Output(json, quiet, not no_plots, exports), track or [])

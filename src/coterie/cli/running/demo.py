@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from coterie.cli.output import Json, Output, Quiet
 from coterie.cli.problems import note
-from coterie.experiments.cells.comparing import Planned
+from coterie.experiments.cells.comparing import Planned, on_the_same_data
 from coterie.experiments.runs import naming
 from coterie.experiments.setup.config import resolve
 
@@ -35,11 +36,12 @@ def demo(
     """See it work: 20 peers in 4 clusters compare 10 algorithms, offline, within a minute."""
     from coterie.cli.running import simulating  # PyTorch
 
-    plan = []
+    tables = []
     for name in ALGORITHMS:
         topology = "star" if name == "pfedkd-wcl" else TABLE["topology"]
-        table = {**TABLE, "algorithm": name, "topology": topology}
-        plan.append(Planned(name, resolve({**table, "peers": peers, "rounds": rounds})))
+        tables.append({**TABLE, "algorithm": name, "topology": topology, "peers": peers, "rounds": rounds})
+    tables = on_the_same_data(tables, partial(note, quiet=quiet))
+    plan = [Planned(table["algorithm"], resolve(table)) for table in tables]
     folder = naming.unused(naming.RUNS / f"demo-{datetime.now():%Y%m%d-%H%M%S}")
     note(
         f"{peers} peers have some handwritten digits each, in 4 clusters with images turned by 0, 90, 180\n"

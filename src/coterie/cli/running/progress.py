@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,7 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 
 from coterie.cli.output import duration
-from coterie.cli.problems import note
+from coterie.cli.problems import draws, note
 from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.working_off import Event
 from coterie.experiments.runs import records
@@ -28,7 +26,9 @@ from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.records import History
 from coterie.experiments.runs.run import Run
 from coterie.protocol import Point
+from coterie.reporting.tables import in_bytes
 from coterie.simulation import RoundRecord
+from coterie.spreads import MOST_LISTED, SAMPLE
 
 _RECENT = 20  # rounds whose time predicts the rest
 
@@ -39,7 +39,7 @@ class _Bar:
     def __init__(self, quiet: bool, *columns: ProgressColumn) -> None:
         self.quiet = quiet
         self._bar: RichProgress | None = None
-        if not quiet and sys.stderr.isatty():
+        if not quiet and draws():
             title, facts = TextColumn("{task.description}"), TextColumn("{task.fields[facts]}")
             self._bar = RichProgress(title, *columns, facts, console=Console(stderr=True))
 
@@ -68,11 +68,14 @@ class Progress(_Bar):
             task = self._bar.add_task(label, total=rounds, facts="preparing")
         return _Watcher(self, label, rounds, point, task)
 
-    def show(self, watcher: _Watcher, done: int, facts: str) -> None:
+    def show(self, watcher: _Watcher, done: int, facts: str, scored: Mapping[str, float]) -> None:
+        """After a round. scored: the mean of the main metric by its name, if it was measured."""
         if self._bar is not None:
             self._bar.update(watcher.task, completed=done, facts=facts)
         elif not self.quiet and _is_due(done, watcher.rounds, self.lines):
-            typer.echo(f"{watcher.label}: round {done}/{watcher.rounds}  {facts}", err=True)
+            known = {"event": "round", "label": watcher.label, "round": done, "rounds": watcher.rounds}
+            line = f"{watcher.label}: round {done}/{watcher.rounds}  {facts}"
+            note(line, facts={**known, **scored})
 
 
 class _Watcher(Observer):
@@ -90,24 +93,34 @@ class _Watcher(Observer):
         recent = history.seconds[-_RECENT:]
         each = sum(recent) / len(recent)
         facts = f"{each:.2f} s/round  left {duration(each * (self.rounds - done))}"
-        scores = history.last(history.main, self.point)
-        if scores is not None:
-            facts = f"{history.main.replace('_', ' ')} {float(scores.nanmean()):.3f}  {facts}"
-        self.progress.show(self, done, facts)
+        if record.memory:
+            facts += f"  {len(record.memory)} workers with {in_bytes(sum(record.memory))}"
+        means = (one.mean(history.main, self.point) for one in reversed(history.measurements))
+        mean = next((mean for mean in means if mean is not None), None)
+        scored = {} if mean is None else {history.main: mean}
+        for name, mean in scored.items():
+            facts = f"{name.replace('_', ' ')} {mean:.3f}  {facts}"
+        self.progress.show(self, done, facts, scored)
 
     def end(self, run: Run) -> None:
         if run.stopped is not None:
             note(f"note: {self.label}: {run.stopped} (round {len(run.history.seconds)})", self.progress.quiet)
 
     def _say_if_unlisted(self, record: RoundRecord) -> None:
-        """Once in a run, that links.csv is not complete."""
-        messages = records.messages_in(record)
-        if messages > records.MOST_LINKS and not self._said_unlisted:
-            self._said_unlisted = True
+        """Once in a run, what the records leave out."""
+        if self._said_unlisted or records.lists_messages(record):
+            return
+        self._said_unlisted = True
+        if len(record.online) > MOST_LISTED:
             note(
-                f"note: {self.label}: round {record.round + 1} has {messages:,} messages; rounds of more "
-                f"than {records.MOST_LINKS:,} are left out of links.csv"
+                f"note: {self.label}: of more than {MOST_LISTED:,} peers, the records list {SAMPLE:,} evenly "
+                "spaced ones; distributions.csv has quantiles over all, and there is no links.csv"
             )
+            return
+        note(
+            f"note: {self.label}: round {record.round + 1} has {records.messages_in(record):,} messages; "
+            f"rounds of more than {records.MOST_LINKS:,} are left out of links.csv"
+        )
 
 
 def _is_due(done: int, rounds: int, lines: int) -> bool:
@@ -161,4 +174,8 @@ class CellProgress(_Bar):
                 self._bar.console.print(f"broken: {event.cell.describe()}: {event.message}", highlight=False)
         elif not self.quiet and event.kind in ("finished", "broken"):
             message = f" ({event.message})" if event.message else ""
-            typer.echo(f"{self.title}: {event.cell.describe()}: {event.kind}{message}  {facts}", err=True)
+            cell = event.cell.describe()
+            note(
+                f"{self.title}: {cell}: {event.kind}{message}  {facts}",
+                facts={"event": event.kind, "label": cell},
+            )

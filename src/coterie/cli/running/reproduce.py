@@ -17,7 +17,7 @@ from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.paper_schema import Scale as ScaleName
 from coterie.experiments.cells.reproducing import Reproducible
 from coterie.experiments.runs.naming import CELLS
-from coterie.experiments.setup.config import require_data_folder
+from coterie.experiments.setup.config import check_engine, require_data_folder
 
 
 class Scale(StrEnum):
@@ -64,6 +64,9 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder of data files; default: COTERIE_DATA.", metavar="DIR", show_default=False),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, ray, or the address ray://head:10001.", metavar="NAME")
+    ] = "local",
     tables_only: TablesOnly = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -79,7 +82,11 @@ def reproduce(
     exports = Exports(csv, parquet, latex)
     exports.check()
     wanted = _with_some_of(only or [], _find(names), scale.value, quiet)
-    plans = _plans(wanted, scale.value, seeds, data_dir)
+    check_engine(engine)
+    plans = [
+        (one, [cell.on(engine) for cell in cells])
+        for one, cells in _plans(wanted, scale.value, seeds, data_dir)
+    ]
     if not tables_only:  # records are enough for tables
         for cell in (cell for _, cells in plans for cell in cells):
             require_data_folder(cell.experiment)

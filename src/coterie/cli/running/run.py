@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from coterie.cli.completing import runs_there
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, NoPlots, Output, Quiet
 from coterie.cli.problems import note
 from coterie.errors import RunFolderError
 from coterie.experiments.runs import naming
 from coterie.experiments.setup.config import note_of_validation, resolve_to_run
+from coterie.experiments.setup.recommending import with_advice
 
 RunDir = Annotated[
     Path | None,
@@ -26,7 +30,27 @@ RunDir = Annotated[
 Resume = Annotated[
     Path | None,
     typer.Option(
-        "--resume", help="Continue what was interrupted in this folder.", metavar="DIR", show_default=False
+        "--resume",
+        help="Continue what was interrupted in this folder.",
+        metavar="DIR",
+        show_default=False,
+        autocompletion=runs_there,
+    ),
+]
+
+
+class TrackerName(StrEnum):
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"
+    wandb = "wandb"
+
+
+Track = Annotated[
+    list[TrackerName] | None,
+    typer.Option(
+        "--track",
+        help="Also write for this tracker, to a folder of its name within the run's; may be repeated.",
+        show_default=False,
     ),
 ]
 
@@ -40,6 +64,7 @@ def run(
     json: Json = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
+    track: Track = None,
 ) -> None:
     """Run one experiment and show what the peers learned."""
     if resume is not None:
@@ -48,7 +73,7 @@ def run(
             raise RunFolderError(f"{resume} does not exist; there is no run to resume")
         folder, experiment = resume, None
     else:
-        table = asked.table()
+        table = with_advice(asked.table(), partial(note, quiet=quiet))
         experiment = resolve_to_run(table)
         note(note_of_validation([table]), quiet)
         name = (experiment.algorithm, experiment.data, f"s{experiment.seed}")
@@ -57,4 +82,4 @@ def run(
 
     from coterie.cli.running import simulating  # PyTorch
 
-    simulating.run_and_show(experiment, folder, Output(json, quiet, not no_plots))
+    simulating.run_and_show(experiment, folder, Output(json, quiet, not no_plots), track or [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,37 +16,48 @@ from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.naming import going_on
 from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.running import run_or_resume
+from coterie.experiments.runs.tracking import Tracker, track
 from coterie.experiments.setup.prepare import note_of_isolation
 from coterie.experiments.setup.schema import Experiment
 from coterie.reporting import tables
+from coterie.reporting.page.report import leave_report
 from coterie.results.comparison import Comparison, run_plan
 from coterie.user_code import in_short
 
 
-def run_and_show(experiment: Experiment | None, folder: Path, output: Output) -> None:
+def run_and_show(
+    experiment: Experiment | None, folder: Path, output: Output, trackers: Sequence[str] = ()
+) -> None:
     """One experiment; None: that of the folder, which goes on."""
-    experiment = experiment or _experiment_in(folder)
+    experiment, tracked = experiment or _experiment_in(folder), _Tracked(trackers, folder)
     note(note_of_isolation(experiment), output.quiet)
-    with Progress(output.quiet) as progress, going_on(folder, f"coterie run --resume {folder}"):
+    with Progress(output.quiet) as progress, going_on(folder, f"coterie run --resume {folder}"), tracked:
         watcher = _watcher(progress, experiment, in_short(experiment.algorithm))
-        done = run_or_resume(experiment, folder, observer=watcher)
+        done = run_or_resume(experiment, folder, observer=[watcher, *tracked.watch("")])
     result = done.result()
     if output.json:
         print_json(result)
     else:
         tables.show(tables.summary([result]))
         _show_peers([[result]], [tables.label_of(result)])
+    leave_report(folder)
     alone = Comparison({tables.label_of(result): [done]})
     print_paths(alone.plot(folder) if output.plots else [], folder, output)
 
 
-def compare_and_show(plan: list[Planned], folder: Path, output: Output) -> Comparison:
+def compare_and_show(
+    plan: list[Planned], folder: Path, output: Output, trackers: Sequence[str] = ()
+) -> Comparison:
     """Run the plan; table or JSON on stdout, plots in the folder."""
-    with Progress(output.quiet, lines=3) as progress:
+    tracked = _Tracked(trackers, folder)
+    with Progress(output.quiet, lines=3) as progress, tracked:
         done = run_plan(
             plan,
             folder,
-            watch=lambda planned: _watcher(progress, planned.experiment, planned.label),
+            watch=lambda planned: [
+                _watcher(progress, planned.experiment, planned.label),
+                *tracked.watch(f"{planned.label}-s{planned.experiment.seed}"),
+            ],
             say=partial(note, quiet=output.quiet),
             go_on=f"coterie compare --resume {folder}",
         )
@@ -55,6 +67,7 @@ def compare_and_show(plan: list[Planned], folder: Path, output: Output) -> Compa
         tables.show(done.table())
         _show_peers([[run.result() for run in group] for group in done.runs.values()], list(done.runs))
     output.export(done.sheet())
+    leave_report(folder)
     print_paths(done.plot(folder) if output.plots else [], folder, output)
     return done
 
@@ -64,6 +77,21 @@ def _show_peers(groups: Sequence[Sequence[tables.Result]], labels: Sequence[str]
     table = tables.by_peer(groups, labels)
     if table is not None:
         tables.show("", table)
+
+
+class _Tracked(ExitStack):
+    """The trackers that were asked for, each with a folder of its own; closed whatever happens."""
+
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        super().__init__()
+        self._names, self._folder = names, folder
+        for name in names:  # find out before the run that a package is missing
+            track(name, folder / name)
+
+    def watch(self, label: str) -> list[Tracker]:
+        """label: what the next run is called; empty: its algorithm, data and seed."""
+        called = label.replace("/", "-")
+        return [self.enter_context(track(name, self._folder / name, called)) for name in self._names]
 
 
 def _watcher(progress: Progress, experiment: Experiment, label: str) -> Observer:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import tempfile
 import time
+import webbrowser
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,12 +19,13 @@ from coterie.catalogue import algorithms
 from coterie.cli.interruption import ended_like_interrupted, undisturbed
 from coterie.cli.options import Asked, experiment_options
 from coterie.cli.output import Json, Quiet, print_json
-from coterie.cli.problems import note
+from coterie.cli.problems import draws, note
 from coterie.cli.swarm.display import SwarmDisplay, summary
 from coterie.cli.swarm.folders import make_folders
 from coterie.cli.swarm.processes import Process, end_all
 from coterie.errors import ConfigError, RunFailedError, RunFolderError
 from coterie.experiments.setup.config import decides_peers, note_of_validation, resolve
+from coterie.experiments.setup.recommending import Wishes, with_advice
 from coterie.experiments.setup.schema import Experiment
 from coterie.peer.trust.names import check_name
 from coterie.reporting.tables import show
@@ -41,6 +45,7 @@ Dir = Annotated[
     ),
 ]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")]
+Page = Annotated[bool, typer.Option("--dashboard", help="Show the peers as a page in the browser, too.")]
 
 
 @experiment_options(without=("peers", "rounds", "executor", "workers"))
@@ -52,6 +57,7 @@ def swarm(
     mode: Mode = "synchronous",
     folder: Dir = None,
     keep: Keep = False,
+    dashboard: Page = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -63,12 +69,17 @@ def swarm(
     flags = {**asked.flags, **{name: value for name, value in given.items() if value is not None}}
     table = Asked(flags, asked.config, asked.sets).table()
     unsaid = {key: value for key, value in DEFAULTS.items() if key != "peers" or not decides_peers(table)}
-    table = {**unsaid, **table}
+    wishes = Wishes(free_running=mode == "free")
+    table = with_advice({**unsaid, **table}, partial(note, quiet=quiet), wishes)
     experiment, names = _check(table, mode)
+    if dashboard:
+        importlib.import_module("coterie.dashboard.server").require_packages()
     note(note_of_validation([table]), quiet)
     with ended_like_interrupted(), _folder(folder, keep, quiet) as home:
         started = time.monotonic()
-        processes = _let_learn(make_folders(home, table, names, mode), quiet)
+        folders = make_folders(home, table, names, mode)
+        with _page(home, folders) if dashboard else nullcontext():
+            processes = _let_learn(folders, quiet)
         seconds = round(time.monotonic() - started, 1)
 
     from coterie.cli.swarm.result import swarm_result  # PyTorch
@@ -115,6 +126,21 @@ def _folder(wanted: Path | None, keep: bool, quiet: bool) -> Iterator[Path]:
                 shutil.rmtree(home, ignore_errors=True)
         else:
             note(f"peers: {home}", quiet)
+
+
+@contextmanager
+def _page(home: Path, folders: list[Path]) -> Iterator[None]:
+    """The page of these peers, as long as they learn; in the browser, where somebody looks on."""
+    board = importlib.import_module("coterie.dashboard.server").Dashboard(home / "runs", folders)
+    board.start()
+    note(f"the page: {board.url}")
+    if draws():
+        webbrowser.open(board.url)
+    try:
+        yield
+    finally:
+        with undisturbed():
+            board.stop()
 
 
 def _let_learn(folders: list[Path], quiet: bool) -> list[dict[str, Any]]:

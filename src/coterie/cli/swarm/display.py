@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from coterie.cli.problems import note
+from coterie.cli.problems import draws, note
 from coterie.cli.swarm.processes import Process
 from coterie.metric import Metric
 from coterie.reporting.tables import in_bytes
@@ -31,7 +30,7 @@ class SwarmDisplay:
         self._shown = 0
 
     def __enter__(self) -> SwarmDisplay:
-        if not self.quiet and sys.stderr.isatty():
+        if not self.quiet and draws():
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
             self._live.start()
         return self

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from coterie.peer.watch.standing import Standing
 LOG, RESULT = "log", "result.json"
 _GRACE = 10.0  # seconds for a peer to end by itself once it is asked to
 _LAST_LINES = 5
+_NURSERY = "coterie.cli.swarm.nursery"
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_LONGEST_FOLDER = 70  # of temporary files: the name of a socket in it has 32 characters more, of 107 at most
 
 
 class Process:
@@ -27,27 +33,7 @@ class Process:
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
         self.standing: Standing | None = None
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        with open(folder / LOG, "wb") as log, open(folder / RESULT, "wb") as result:
-            self._process = subprocess.Popen(
-                # Its stdin is closed when this process ends, in whatever way, and then it ends too.
-                [
-                    sys.executable,
-                    "-m",
-                    "coterie",
-                    "peer",
-                    "run",
-                    "--dir",
-                    str(folder),
-                    "--json",
-                    "--while-stdin",
-                ],
-                stdin=subprocess.PIPE,
-                stdout=result,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the swarm, which ends its peers itself
-            )
+        self._process: _Forked | _Executed = (_Forked if _can_fork() else _Executed)(folder)
 
     @property
     def code(self) -> int | None:
@@ -80,13 +66,10 @@ class Process:
 
     def end(self, until: float) -> None:
         """Wait for it, and kill it when that takes too long."""
-        try:
-            self._process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if not self._process.ended(max(0.0, until - time.monotonic())):
             self._process.kill()
-            self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+            self._process.ended(None)
+        self._process.close()
 
     def last_lines(self) -> list[str]:
         text = (self.folder / LOG).read_text(encoding="utf-8", errors="replace")
@@ -99,6 +82,82 @@ class Process:
         except ValueError:
             return None
         return found
+
+
+def _can_fork() -> bool:
+    """Tried on Linux only; Windows cannot."""
+    return sys.platform == "linux" and len(tempfile.gettempdir()) <= _LONGEST_FOLDER
+
+
+class _Forked:
+    """A process that shares what it imports with all others: see `nursery`."""
+
+    def __init__(self, folder: Path) -> None:
+        os.environ |= _ONE_THREAD  # for the process that all others are forked from
+        context: Any = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([_NURSERY])
+        alive, self._alive = context.Pipe(duplex=False)  # is closed when this process ends, in whatever way
+        files = (str(folder), str(folder / LOG), str(folder / RESULT))
+        self._process = context.Process(target=_be_a_peer, args=(*files, alive), daemon=True)
+        for path in files[1:]:
+            Path(path).write_bytes(b"")
+        self._process.start()
+        alive.close()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ended(self, seconds: float | None) -> bool:
+        self._process.join(seconds)
+        return self._process.exitcode is not None
+
+    def close(self) -> None:
+        self._alive.close()
+
+
+def _be_a_peer(*arguments: Any) -> None:
+    import_module(_NURSERY).be_a_peer(*arguments)
+
+
+class _Executed:
+    """A process with an interpreter of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "coterie", "peer", "run", "--dir", str(folder)]
+        with open(folder / LOG, "wb") as log, open(folder / RESULT, "wb") as result:
+            self._process = subprocess.Popen(
+                # Its stdin is closed when this process ends, in whatever way, and then it ends too.
+                [*command, "--json", "--while-stdin"],
+                stdin=subprocess.PIPE,
+                stdout=result,
+                stderr=log,
+                env={**os.environ, **_ONE_THREAD},
+                start_new_session=True,  # Ctrl-C is for the swarm, which ends its peers itself
+            )
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ended(self, seconds: float | None) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
 
 def end_all(processes: Sequence[Process]) -> None:

@@ -41,6 +41,7 @@ def swarm_result(
         bytes_sent=_numbers([one.get("bytes_out") for one in processes]),
         work={name: _numbers([one.get(name) for one in peers]) for name in WORK},
         own_cluster_share=None,
+        seen_in_clear=None,
         executor=executor_of(experiment),
         seconds=max((one["seconds"] for one in whole), default=0.0),  # of the rounds of the slowest
         run_dir=home,

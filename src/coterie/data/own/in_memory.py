@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from coterie.data.federation import Federation, Split, at
+from coterie.data.own.setting_aside import set_aside
 from coterie.data.own.several import Raw, collected, joined, samples, size, some
 from coterie.data.own.values import codes_of, one_per_sample, plain_array, refuse_doubtful_classes
 from coterie.data.source import Column, Source, hold_out, refuse_too_many_classes
@@ -95,8 +96,9 @@ def from_peers(
 
     Each item is (x, y); (x_train, y_train, x_test, y_test); a `torch.utils.data.Dataset`; or a dict
     with `train` and perhaps `validation` and `test`, each (x, y) or a Dataset. What a peer does not
-    bring is held out from its training data. `common_test` is a test set for all: (x, y) or Dataset.
-    task: what y is for, as in `from_arrays`.
+    bring is held out from its training data: about so many of its samples, each by what it holds, so that
+    more samples or another order move none (see `coterie.data.own.setting_aside`). `common_test` is a test
+    set for all: (x, y) or Dataset. task: what y is for, as in `from_arrays`.
     """
     targets = targets_of(task)
     names = tuple(map(str, datasets)) if isinstance(datasets, Mapping) else ()
@@ -108,11 +110,9 @@ def from_peers(
         raise DataError("from_peers needs the data of at least one peer")
     parts: list[list[Pair]] = [[], [], []]
     for peer, item in enumerate(datasets):
-        rng = numpy_generator(seed, "hold-out", peer)
+        who = _who(peer, names)
         for target, part in zip(
-            parts,
-            _three_parts(item, _who(peer, names), test_fraction, validation, rng, targets),
-            strict=True,
+            parts, _three_parts(item, who, test_fraction, validation, seed, targets), strict=True
         ):
             target.append(part)
     kinds = ("train", "validation", "test")
@@ -202,10 +202,10 @@ def _three_parts(
     who: str,
     test_fraction: float,
     validation: float,
-    rng: np.random.Generator,
+    seed: int,
     targets: Targets,
 ) -> tuple[Pair, Pair, Pair]:
-    """(train, validation, test) of one peer, each stratified by label where it must be held out."""
+    """(train, validation, test) of one peer."""
     given: dict[str, Any]
     if isinstance(item, Mapping):
         given = dict(item)
@@ -221,25 +221,20 @@ def _three_parts(
     train = pairs["train"]
     test = pairs.get("test")
     if test is None:
-        train, test = _hold_out_pair(train, test_fraction, rng, targets)
+        train, test = _hold_out_pair(train, test_fraction, seed, "test")
     held = pairs.get("validation") or _chosen(train, torch.zeros(len(train[1]), dtype=torch.bool))
     if validation > 0.0 and "validation" not in pairs:
-        train, held = _hold_out_pair(train, validation, rng, targets)
+        train, held = _hold_out_pair(train, validation, seed, "validation")
     if not len(train[1]) or not len(test[1]):
+        hint = "" if "test" in pairs else "; equal samples stay together, so bring more, or a test set"
         raise DataError(
-            f"{who} has {len(train[1])} training and {len(test[1])} test samples; it needs one of each"
+            f"{who} has {len(train[1])} training and {len(test[1])} test samples; it needs one of each{hint}"
         )
     return train, held, test
 
 
-def _hold_out_pair(
-    pair: Pair, fraction: float, rng: np.random.Generator, targets: Targets
-) -> tuple[Pair, Pair]:
-    y = pair[1]
-    held = hold_out(_strata(y, targets), fraction, rng)
-    if not held.any() and len(y) > 1:  # every label occurs once: any sample will do
-        held[rng.integers(len(y))] = True
-    mask = torch.from_numpy(held)
+def _hold_out_pair(pair: Pair, fraction: float, seed: int, purpose: str) -> tuple[Pair, Pair]:
+    mask = set_aside(pair[0], fraction, seed, purpose)
     return _chosen(pair, ~mask), _chosen(pair, mask)
 
 

@@ -78,7 +78,7 @@ def refuse_doubtful_classes(y: Tensor, where: str) -> None:
     if last >= _FEW_CLASSES and 2 * (last + 1) > n:
         raise DataError(
             f"{where}: whole numbers from {first} to {last} would make {last + 1} classes for {n} samples; "
-            "if they are amounts, put them into a few classes, for instance with np.digitize; if they are "
+            "if they are amounts, choose task 'regression'; if they are "
             f"classes, number them 0, 1, 2, ..., or give n_classes={last + 1}"
         )
     if first == 1:

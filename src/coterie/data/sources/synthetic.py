@@ -2,7 +2,8 @@
 
 Per peer: u ~ N(0, alpha) and B ~ N(0, beta), both used as standard deviations as in all published
 generators; v[d] ~ N(B, 1); x ~ N(v, diag(d^-1.2)); W[d, c], b[c] ~ N(u, 1); y = argmax(x W + b).
-A peer's data depend only on the seed and its number, not on how many peers there are.
+A peer's data depend only on the seed and its number, not on how many peers there are. They are computed for
+many peers at once, and for any of their samples: beyond `MOST_HELD` bytes nobody holds them all.
 
 Because x stays near v, always answering a peer's most frequent class is right for about four samples
 in five: compare results with that floor.
@@ -11,43 +12,95 @@ in five: compare results with that floor.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
+from coterie.data.federation import Federation, Made, Stretch
 from coterie.data.partitions.partition import Ints
 from coterie.data.source import Source
+from coterie.data.splitting import training_sizes
 from coterie.errors import ConfigError
-from coterie.randomness import numpy_generator
+from coterie.randomness import Words, normals, numpy_generator, stream
 
 DIMENSIONS = 60
 CLASSES = 10
-_DEVIATION = (np.arange(1, DIMENSIONS + 1) ** -0.6).astype(np.float32)  # square root of d^-1.2
+MOST_HELD = 1 << 30  # bytes of samples up to which all are made once and kept
+_DEVIATION = torch.arange(1, DIMENSIONS + 1, dtype=torch.float64).pow(-0.6).float()  # root of d^-1.2
+_TASK_NUMBERS = 2 + DIMENSIONS + CLASSES * (DIMENSIONS + 1)  # u, B, v, W, b
+_SAMPLE_BYTES = 4 * DIMENSIONS + 8
+# Samples are made in pieces of so many of one peer, and so many pieces at once, which stay in cache.
+_PIECE, _PIECES = 32, 128
 
 
-class PeerTask(NamedTuple):
-    """One peer's samples and the linear classifier that labelled them."""
+class Tasks(NamedTuple):
+    """What decides the samples of some peers: the centres of their features and their classifiers."""
 
-    x: NDArray[np.float32]  # (size, 60)
-    y: Ints  # (size,)
-    weight: NDArray[np.float32]  # (60, 10)
-    bias: NDArray[np.float32]  # (10,)
+    centre: Tensor  # (peers, 60)
+    weight: Tensor  # (peers, 60, 10)
+    bias: Tensor  # (peers, 10)
 
 
-def peer_task(alpha: float, beta: float, size: int, seed: int, peer: int) -> PeerTask:
-    """Draw the task and `size` samples of one peer."""
-    rng = numpy_generator(seed, "synthetic", peer)
-    model_mean, feature_mean = np.float32(rng.normal(0.0, alpha)), np.float32(rng.normal(0.0, beta))
-    noise = rng.standard_normal((size + CLASSES + 1, DIMENSIONS), dtype=np.float32)
-    centre = noise[0] + feature_mean
-    weight = noise[1 : CLASSES + 1].T + model_mean
-    bias = rng.standard_normal(CLASSES, dtype=np.float32) + model_mean
-    x = noise[CLASSES + 1 :] * _DEVIATION + centre
-    return PeerTask(x, np.argmax(x @ weight + bias, axis=1), weight, bias)
+@dataclass(frozen=True)
+class Generator:
+    """Makes the samples of any peers; implements `coterie.data.federation.Maker`.
+
+    clusters: peers whose numbers leave the same rest have the same task; 0: everyone has a task of their own.
+    """
+
+    alpha: float
+    beta: float
+    seed: int
+    clusters: int = 0
+
+    def tasks(self, peers: Tensor) -> Tasks:
+        """The tasks of some peers."""
+        owners = peers % self.clusters if self.clusters else peers
+        keys = stream(self.seed, "synthetic", 0, owners).keys()
+        drawn = normals(keys, np.zeros(len(keys), dtype=np.int64), _TASK_NUMBERS)
+        model_mean, feature_mean = self.alpha * drawn[:, :1], self.beta * drawn[:, 1:2]
+        centre, model = drawn[:, 2 : 2 + DIMENSIONS] + feature_mean, drawn[:, 2 + DIMENSIONS :] + model_mean
+        weight, bias = model.split((CLASSES * DIMENSIONS, CLASSES), dim=1)
+        return Tasks(centre, weight.unflatten(1, (DIMENSIONS, CLASSES)), bias)
+
+    def make(self, peers: Tensor, first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """x (total, 60) and y (total,): those of one peer after the other's."""
+        total, most = int(count.sum()), min(_PIECE, int(count.max()) if len(count) else 0)
+        x, y = torch.empty(total, DIMENSIONS), torch.empty(total, dtype=torch.long)
+        keys, done = stream(self.seed, "synthetic-samples", 0, peers).keys(), 0
+        for owner, start, size in _pieces(first, count, most):
+            own, place = owner.unique_consecutive(return_inverse=True)
+            some_x, some_y = self._made(keys[owner.numpy()], start, most, self.tasks(peers[own]), place)
+            part = slice(done, done := done + int(size.sum()))
+            present = torch.arange(most) < size[:, None]
+            whole = bool(present.all())
+            x[part] = some_x.view(-1, DIMENSIONS) if whole else some_x[present]
+            y[part] = some_y.flatten() if whole else some_y[present]
+        return x, y
+
+    def _made(self, keys: Words, start: Tensor, n: int, tasks: Tasks, task: Tensor) -> tuple[Tensor, Tensor]:
+        """(pieces, n, 60) and (pieces, n) of n samples for each piece, whose tasks are numbered by `task`."""
+        x = normals(keys, (start * DIMENSIONS).numpy(), n * DIMENSIONS).view(-1, n, DIMENSIONS)
+        x = x.mul_(_DEVIATION).add_(tasks.centre[task][:, None])
+        # In double precision no rounding decides between two classes, whoever's samples are made together.
+        scores = torch.baddbmm(tasks.bias[task][:, None].double(), x.double(), tasks.weight[task].double())
+        return x, scores.argmax(2)
+
+
+def _pieces(first: Tensor, count: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Whose each piece is, the number of its first sample, and how many it has; many pieces at a time."""
+    parts = -(-count // max(1, most))
+    owner = torch.repeat_interleave(torch.arange(len(count)), parts)
+    rank = torch.arange(len(owner)) - (parts.cumsum(0) - parts)[owner]
+    sizes = (count[owner] - rank * most).clamp(max=most)
+    for some in torch.arange(len(owner)).split(_PIECES):
+        if len(some):
+            yield owner[some], first[owner[some]] + rank[some] * most, sizes[some]
 
 
 @dataclass(frozen=True)
@@ -55,7 +108,8 @@ class Synthetic:
     """Synthetic(alpha, beta): 60 features, 10 classes, every peer with a task of its own.
 
     Sizes are 5 * (int(lognormal(4, 2)) + 50), at most `cap` because the tail is heavy; `size` gives
-    every peer equally many. The fraction `test` of each peer's samples is for testing.
+    every peer equally many. The fraction `test` of each peer's samples is for testing. With `clusters`,
+    peers of the same cluster have the same task.
     """
 
     default_model: ClassVar[str] = "mlr"
@@ -67,6 +121,7 @@ class Synthetic:
     cap: int = 4000
     size: int | None = None
     test: float = 0.25
+    clusters: int = 0
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -78,6 +133,8 @@ class Synthetic:
             raise ConfigError(
                 "synthetic: cap and size must be at least 2, one sample to train and one to test"
             )
+        if self.clusters < 0:
+            raise ConfigError(f"synthetic: clusters must be 0 or more, not {self.clusters}")
 
     def sizes(self, peers: int, seed: int) -> Ints:
         """(peers,) number of samples of each peer."""
@@ -86,26 +143,64 @@ class Synthetic:
         drawn = numpy_generator(seed, "synthetic-sizes").lognormal(4.0, 2.0, peers)
         return np.minimum((drawn.astype(np.int64) + 50) * 5, self.cap)
 
-    def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
-        sizes = self.sizes(peers, seed)
-        n_test = np.clip(np.rint(self.test * sizes), 1, sizes - 1).astype(np.int64)
-        ends = np.cumsum(sizes - n_test), np.cumsum(n_test)
-        x = [np.empty((end[-1], DIMENSIONS), dtype=np.float32) for end in ends]
-        y = [np.empty(end[-1], dtype=np.int64) for end in ends]
-        for peer in range(peers):
-            task = peer_task(self.alpha, self.beta, int(sizes[peer]), seed, peer)
-            cut = int(sizes[peer] - n_test[peer])
-            for part, rows in enumerate((slice(0, cut), slice(cut, None))):
-                stop = int(ends[part][peer])
-                start = stop - len(task.y[rows])
-                x[part][start:stop], y[part][start:stop] = task.x[rows], task.y[rows]
-        owner = np.arange(peers)
-        return Source(
-            torch.from_numpy(x[0]),
-            torch.from_numpy(y[0]),
-            torch.from_numpy(x[1]),
-            torch.from_numpy(y[1]),
+    def total_bytes(self, peers: int, seed: int) -> int:
+        return int(self.sizes(peers, seed).sum()) * _SAMPLE_BYTES
+
+    def generator(self, seed: int) -> Generator:
+        return Generator(self.alpha, self.beta, seed, self.clusters)
+
+    def deal(
+        self,
+        peers: int,
+        seed: int,
+        *,
+        validation: float = 0.0,
+        samples_per_peer: int | None = None,
+        test_samples_per_peer: int | None = None,
+    ) -> Federation:
+        """Everyone's data: of each peer's samples the first are for training, then come validation and test.
+
+        Samples are drawn independently, so that the first ones are as good as any.
+        """
+        n_train, n_test = self._cut(peers, seed)
+        wanted = n_train if samples_per_peer is None else n_train.clamp(max=samples_per_peer)
+        trained = wanted
+        if validation > 0.0:
+            trained = torch.from_numpy(training_sizes(wanted.numpy(), validation))
+        tested = n_test if test_samples_per_peer is None else n_test.clamp(max=test_samples_per_peer)
+        made = Federation(
+            x=torch.empty(0, DIMENSIONS),
+            y=torch.empty(0, dtype=torch.long),
+            train=Stretch.after(torch.zeros_like(trained), trained),
+            validation=Stretch.after(trained, wanted - trained),
+            test=Stretch.after(n_train, tested),
+            common_test=None,
             n_classes=CLASSES,
-            columns={"peer": (np.repeat(owner, sizes - n_test), np.repeat(owner, n_test))},
+            class_names=tuple(map(str, range(CLASSES))),
+            clusters=torch.arange(peers) % self.clusters if self.clusters else None,
+            made=Made(self.generator(seed), torch.arange(peers)),
+        )
+        parts = (made.train, made.validation, made.test)
+        return made.kept() if sum(part.total for part in parts) * _SAMPLE_BYTES <= MOST_HELD else made
+
+    def load(self, data_dir: Path | None, peers: int, seed: int) -> Source:
+        n_train, n_test = self._cut(peers, seed)
+        make, owner = self.generator(seed).make, torch.arange(peers)
+        x_train, y_train = make(owner, torch.zeros_like(n_train), n_train)
+        x_test, y_test = make(owner, n_train, n_test)
+        number = tuple(owner.repeat_interleave(n).numpy() for n in (n_train, n_test))
+        return Source(
+            x_train,
+            y_train,
+            x_test,
+            y_test,
+            n_classes=CLASSES,
+            columns={"peer": (number[0], number[1])},
             own_tasks=True,
         )
+
+    def _cut(self, peers: int, seed: int) -> tuple[Tensor, Tensor]:
+        """(peers,) samples for training, and for testing."""
+        sizes = self.sizes(peers, seed)
+        n_test = np.clip(np.rint(self.test * sizes), 1, sizes - 1).astype(np.int64)
+        return torch.from_numpy(sizes - n_test), torch.from_numpy(n_test)

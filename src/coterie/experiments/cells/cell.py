@@ -15,7 +15,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class Cell:
         words = f"{in_short(e.algorithm)}-{Path(in_short(e.data)).name}"
         words = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.")
         return f"{words}-s{e.seed}-{fingerprint(e)}"
+
+    def on(self, engine: str) -> Cell:
+        """The same cell, to be run there."""
+        execution = self.experiment.execution.model_copy(update={"engine": engine})
+        return replace(self, experiment=self.experiment.model_copy(update={"execution": execution}))
 
     def describe(self) -> str:
         return ", ".join(

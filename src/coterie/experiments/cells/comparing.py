@@ -20,16 +20,18 @@ from coterie.experiments.setup.config import (
     with_equal_work,
     with_validation,
 )
+from coterie.experiments.setup.recommending import AUTO, recommend
 from coterie.experiments.setup.schema import Experiment
 from coterie.registry import parse_call, split_outside_brackets
 from coterie.toml_tables import merged
 
 if TYPE_CHECKING:
-    from coterie.protocol import Algorithm
+    from coterie.protocol import Algorithm, Facts
 
 Say = Callable[[str], None]
 MakeTable = Callable[[str | None], dict[str, Any]]
 PLAN = "compare.json"
+_UNLESS_TOLD = ("local", "d-psgd", "kin")  # alone, one model for all, and one for each
 _THE_SAME_FOR_ALL = {"algorithm", "data", "partition", "peers", "rounds", "seed", "splitting", "evaluation"}
 
 
@@ -70,9 +72,10 @@ def make_plan(
     own = own or {}
     if not names:
         in_file = make_table(None).get("algorithm")
+        names = list(_UNLESS_TOLD) if in_file is None else [str(in_file)]
         if in_file is None:
-            raise ConfigError("which algorithms? Write --algorithms d-psgd,fedavg; `coterie list` shows all")
-        names = [str(in_file)]
+            say(f"note: compared are {', '.join(names)}; --algorithms names others, `coterie list` shows all")
+    names = [_advised(name, make_table, say) for name in names]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ConfigError(f"algorithm {twice[0]!r} is named twice")
@@ -97,10 +100,18 @@ def make_plan(
     return plan
 
 
+def _advised(name: str, make_table: MakeTable, say: Say) -> str:
+    """The name, or in the place of `auto` the algorithm that is recommended."""
+    if name != AUTO:
+        return name
+    advice = recommend({**make_table(None), "algorithm": AUTO})
+    say(f"note: {AUTO} is {advice.written}: {advice.reason}")
+    return advice.written
+
+
 def give_hub_its_star(table: dict[str, Any], shown: str, say: Say) -> bool:
     """Methods with a hub run beside others, whose topology they cannot have; says whether it changed."""
-    cls: Any = algorithms[parse_call(str(table.get("algorithm", "local")), "algorithm")[0]]
-    changes = cls.facts.hub and parse_call(str(table.get("topology") or "star"))[0] != "star"
+    changes = _facts(table).hub and parse_call(str(table.get("topology") or "star"))[0] != "star"
     if changes:
         say(f"note: {shown} goes through a hub: topology star instead of {table['topology']}")
         table["topology"] = "star"
@@ -108,10 +119,37 @@ def give_hub_its_star(table: dict[str, Any], shown: str, say: Say) -> bool:
 
 
 def on_the_same_data(tables: list[dict[str, Any]], say: Say) -> list[dict[str, Any]]:
-    """If one needs validation data, all set them aside: the others would train on more than that one."""
+    """If one needs validation data, all set them aside: the others would train on more than that one.
+
+    And if one reports the best model so far by these data, Local does, too.
+    """
     said = note_of_validation(tables)
     say(said)
-    return [with_validation(table) for table in tables] if said else tables
+    tables = [with_validation(table) for table in tables] if said else tables
+    if any(_facts(table).keeps_best and _validates(table) for table in tables):
+        return [with_best_model(table, say) for table in tables]
+    return tables
+
+
+def with_best_model(table: dict[str, Any], say: Say) -> dict[str, Any]:
+    """Local beside methods that report the best model so far, unless the table says whether it does."""
+    name, *inline = parse_call(str(table.get("algorithm", "local")), "algorithm")
+    settings = table.get("settings") or {}
+    if name != "local" or any(inline) or not isinstance(settings, Mapping) or "best" in settings:
+        return table
+    say("note: local reports its best model by validation data, as others here do")
+    return {**table, "settings": {**settings, "best": True}}
+
+
+def _facts(table: Mapping[str, Any]) -> Facts:
+    name = parse_call(str(table.get("algorithm", "local")), "algorithm")[0]
+    facts: Facts = algorithms[name].facts  # type: ignore[attr-defined]
+    return facts
+
+
+def _validates(table: Mapping[str, Any]) -> bool:
+    said = table.get("splitting")
+    return isinstance(said, Mapping) and bool(said.get("validation"))
 
 
 def note_overruled(experiment: Experiment, say: Say) -> bool:

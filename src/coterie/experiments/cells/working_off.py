@@ -32,6 +32,7 @@ from coterie.experiments.cells.cell import (
     is_finished,
     note_breakage,
 )
+from coterie.experiments.cells.on_ray import Task, run_tasks
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.run import Run
@@ -68,7 +69,7 @@ class CellRunner:
     """
 
     def __init__(self, where: Path, jobs: int = 1, given: Objects | None = None) -> None:
-        self.where, self.jobs = where, jobs if given is None else 1
+        self.where, self.jobs, self._given = where, jobs if given is None else 1, given
         self._dealer = Dealer(given)  # of cells that run in this process
         self._workers: list[_Worker] = []
 
@@ -107,9 +108,31 @@ class CellRunner:
                 notify(Event("kept", cell, cell.experiment.rounds))
             else:
                 todo.append(cell)
+        if any(cell.experiment.execution.on_ray for cell in todo):
+            return self._on_ray(todo, notify)
         if min(self.jobs, len(todo)) <= 1 and not self._workers:
             return self._here(todo, notify)
         return self._beside_each_other(todo, notify)
+
+    def _on_ray(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
+        """As many at a time as Ray has room for, whatever `jobs` says."""
+        cells, broken = {cell.name: cell for cell in todo}, {}
+
+        def ended(task: Task, message: str | None) -> None:
+            cell, folder = cells[task.name], self.where / task.name
+            if message is None:
+                forget_breakage(folder)
+            else:
+                note_breakage(folder, message)
+                broken[cell.name] = message
+            _tell_end(cell, message, notify)
+
+        given = self._given or Objects()
+        tasks = [Task(name, cell.experiment, given) for name, cell in cells.items()]
+        for cell in todo:
+            notify(Event("started", cell))
+        run_tasks(tasks, self.where, _work_off_there, ended)
+        return broken
 
     def _here(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
         broken = {}
@@ -262,6 +285,15 @@ def _tell(connection: Any, kind: str, value: Any) -> None:
         sys.exit()
 
 
+def _work_off_there(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+    """A cell as a task of Ray."""
+    cell = Cell(experiment)
+    try:
+        return _edited(cell, folder.name) or work_off(cell, folder.parent, None, Dealer(objects))
+    except CoterieError as error:  # a file of the user's is not there
+        return str(error)
+
+
 def work_off(cell: Cell, where: Path, observer: Watching = None, dealer: Dealer | None = None) -> str | None:
     """Run a cell, or resume it, or leave it if it is finished; the message if it breaks."""
     folder = where / cell.name
@@ -284,8 +316,9 @@ def work_off(cell: Cell, where: Path, observer: Watching = None, dealer: Dealer 
 
 
 def _run_or_resume(experiment: Experiment, folder: Path, dealer: Dealer, observer: Watching) -> None:
-    # Cells run beside each other, so each has one thread.
-    execution = experiment.execution.model_copy(update={"workers": 1})
+    # Cells run beside each other, so each has one thread; or, on Ray, what the experiment says.
+    threads = max(1, int(experiment.execution.cpus))
+    execution = experiment.execution.model_copy(update={"workers": threads, "engine": "local"})
     experiment, objects = dealer(experiment.model_copy(update={"execution": execution}))
     assert objects.dealt is not None
     stored = RunFolder(folder)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
 
-from coterie.data import from_peers
-from coterie.data.own.code import call_for_data
-from coterie.data.own.files import columns_in
-from coterie.data.own.one_peer import OwnData, checked, load_own
-from coterie.data.targets import Targets, targets_of
 from coterie.errors import ConfigError, CoterieError
+from coterie.experiments.real_peers.folder import experiment_of
+from coterie.experiments.real_peers.notices import Notices, is_invited, say_farewell, wants_to_leave
+from coterie.experiments.real_peers.own_rows import OwnRows, sizes_of
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
-from coterie.experiments.setup.config import resolve, with_absolute_paths
-from coterie.experiments.setup.digest import experiment_digest
+from coterie.experiments.real_peers.terms import AgreedTerms
+from coterie.experiments.setup.digest import experiment_digest, experiment_parts
+from coterie.experiments.setup.groups import bound_of, require_groups
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import Executor, ExecutorName, LearningNode, Workers
@@ -27,17 +28,19 @@ from coterie.peer.exchange.membership import Acquaintance
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.network.calling import TlsTransport
 from coterie.peer.network.connection import Limits
-from coterie.peer.process import Pace, Peer, RoundReport
+from coterie.peer.process import Pace, Peer
+from coterie.peer.trust.cards import Card, card_of
 from coterie.peer.trust.contexts import Contexts
 from coterie.peer.trust.identity import Identity
 from coterie.peer.trust.names import split_address
 from coterie.peer.trust.roster import Roster
 from coterie.peer.trust.settings import SHARE, PeerSettings, load_settings
-from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor
+from coterie.peer.turn import RoundReport
+from coterie.peer.watch.audit import AUDIT_FILE, Audit, AuditLog
+from coterie.peer.watch.monitoring import MONITOR_FILE, Monitor, read_token
 from coterie.peer.watch.pages import pages_of
 from coterie.peer.watch.refusals import Refusals
-from coterie.toml_tables import load_toml
-from coterie.user_code import data_file_parts, is_file_reference, split_reference
+from coterie.peer.watch.witness import Witness
 
 _log = logging.getLogger("coterie.peer")
 _MEBIBYTE = 1 << 20
@@ -55,19 +58,43 @@ class Joining:
     peer: Peer
     transport: TlsTransport
     monitor: Monitor | None  # None: not wanted
+    audit: Audit
+    witness: Witness
 
     async def take_part(self) -> None:
         """Listen, learn, and stop listening."""
         await self.peer.load()
-        await self.transport.start(self.peer)
+        with self._audited():
+            await self.transport.start(self.witness.before(self.peer))
+            try:
+                if self.monitor is not None:
+                    await self.monitor.start()
+                await self.peer.run()
+                if self.peer.left:
+                    say_farewell(self.peer, self.folder)
+            finally:
+                if self.monitor is not None:
+                    await self.monitor.stop()
+                await self.transport.stop()
+
+    @contextlib.contextmanager
+    def _audited(self) -> Iterator[None]:
+        """What happens meanwhile is written down."""
+        logged = AuditLog(self.audit)
+        self.audit.open()
+        self.audit.write("started", round=self.peer.journal.round, digest=self.peer.digest)
+        _log.addHandler(logged)
         try:
-            if self.monitor is not None:
-                await self.monitor.start()
-            await self.peer.run()
+            yield
+            self.audit.write("finished", round=self.peer.journal.round)
+        except BaseException as error:
+            self.audit.write(
+                "ended", round=self.peer.journal.round, reason=str(error) or type(error).__name__
+            )
+            raise
         finally:
-            if self.monitor is not None:
-                await self.monitor.stop()
-            await self.transport.stop()
+            _log.removeHandler(logged)
+            self.audit.close()
 
 
 @dataclass
@@ -87,7 +114,7 @@ class _LiveRoster:
             return self._members
         self._looked = time.monotonic()
         try:
-            if self.roster.refresh():
+            if self.roster.refresh() or self._known != (self.roster.members, self.roster.left):
                 self._take_over()
                 _log.info("the roster has changed: %s", ", ".join(m.name for m in self._members.values()))
         except CoterieError as error:  # a file that is being edited: what was read before holds on
@@ -95,8 +122,12 @@ class _LiveRoster:
         return self._members
 
     def _take_over(self) -> None:
+        self._known = self.roster.members, self.roster.left
+        left = {name: entry.round for name, entry in self.roster.left.items()}
         self._members = {
-            number: Acquaintance(card.name, number, card.address)
+            number: Acquaintance(
+                card.name, number, card.address, left.get(card.name), card.name in self.roster.invited
+            )
             for number, card in self.roster.by_number().items()
             if number != self.number
         }
@@ -111,10 +142,25 @@ class _Plan:
     roster: Roster
     experiment: Experiment
     prepared: Prepared
+    rows: OwnRows | None  # None: its data are a share of the experiment's
 
     @property
     def state(self) -> Path:
         return self.folder / "state"
+
+    @cached_property
+    def digest(self) -> str:
+        return experiment_digest(self.experiment)
+
+    def own_card(self) -> Card:
+        return card_of(Identity.load(self.folder), self.settings)
+
+    def name_of(self, number: int) -> str:
+        """Of a member, or of this peer itself."""
+        if number == self.settings.number:
+            return self.settings.name
+        card = self.roster.by_number().get(number)
+        return str(number) if card is None else card.name
 
 
 def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) -> Joining:
@@ -127,13 +173,30 @@ def join(folder: Path, observer: Callable[[RoundReport], None] | None = None) ->
         if observer is not None:
             observer(report)
 
-    transport = _transport(plan, metrics)
-    peer = _peer(plan, transport, metrics, observed)
+    transport, audit = _transport(plan, metrics), Audit(folder / AUDIT_FILE)
+    witness = Witness(transport, audit, plan.name_of)
+    peer = _peer(plan, transport, witness, metrics, observed)
     records.keep_until(peer.journal.round)
+    _tell_of_new_data(records, peer)
     monitor = None
     if plan.settings.metrics:
-        monitor = Monitor(plan.settings.metrics, pages_of(peer), plan.state / MONITOR_FILE)
-    return Joining(folder, plan.settings, plan.experiment, plan.prepared, peer, transport, monitor)
+        pages = pages_of(peer, lambda: Identity.load(folder).certificate.not_valid_after_utc.timestamp())
+        token = partial(read_token, Path(plan.settings.metrics_token))
+        if plan.settings.metrics_token:
+            token()  # a mistake is found at once
+        shown = token if plan.settings.metrics_token else None
+        monitor = Monitor(plan.settings.metrics, pages, plan.state / MONITOR_FILE, shown)
+    return Joining(
+        folder, plan.settings, plan.experiment, plan.prepared, peer, transport, monitor, audit, witness
+    )
+
+
+def _tell_of_new_data(records: Records, peer: Peer) -> None:
+    """What has changed while this peer did not run."""
+    now, before = peer.samples(), next((line.get("samples") for line in reversed(records.read())), None)
+    if before and any(before.get(part) != count for part, count in now.items()):
+        said = ", ".join(f"{part} {before.get(part)}, now {count}" for part, count in now.items())
+        _log.warning("the data have changed since round %d: samples %s", peer.journal.round, said)
 
 
 def _plan(folder: Path) -> _Plan:
@@ -144,14 +207,15 @@ def _plan(folder: Path) -> _Plan:
             f"peer.toml says name = {settings.name!r}, but the certificate is that of {identity.name!r}"
         )
     experiment = experiment_of(settings)
-    prepared = prepare_for(experiment, settings)
+    rows = None if settings.data == SHARE else OwnRows(experiment, settings)
+    prepared = prepare_for(experiment, rows)
     _check(experiment, prepared, settings, roster)
-    return _Plan(folder, settings, roster, experiment, prepared)
+    return _Plan(folder, settings, roster, experiment, prepared, rows)
 
 
 def _transport(plan: _Plan, metrics: Metrics) -> TlsTransport:
     settings, contexts = plan.settings, Contexts(plan.folder, plan.roster)
-    host, port = split_address(settings.listen)
+    host, port = split_address(settings.listen) if settings.listen else ("", -1)
     return TlsTransport(
         settings.name,
         host,
@@ -162,13 +226,20 @@ def _transport(plan: _Plan, metrics: Metrics) -> TlsTransport:
         spool=plan.state / "spool",
         limits=Limits(in_memory=settings.memory * _MEBIBYTE // 8),
         refused=Refusals(metrics, lambda: plan.roster.members),
+        relay=settings.address,
     )
 
 
 def _peer(
-    plan: _Plan, transport: TlsTransport, metrics: Metrics, observer: Callable[[RoundReport], None]
+    plan: _Plan,
+    transport: TlsTransport,
+    witness: Witness,
+    metrics: Metrics,
+    observer: Callable[[RoundReport], None],
 ) -> Peer:
     settings, experiment, prepared = plan.settings, plan.experiment, plan.prepared
+    agreed = AgreedTerms(plan.state, settings, experiment, plan.digest)
+    experiment = agreed.in_force(experiment)
     node = node_of(experiment, prepared, settings.number)
     return Peer(
         name=settings.name,
@@ -176,67 +247,46 @@ def _peer(
         node=node,
         algorithm=prepared.algorithm,
         topology=prepared.topology,
-        rounds=experiment.rounds,
-        digest=experiment_digest(experiment),
+        rounds=agreed.now.rounds,
+        digest=plan.digest,
+        parts=experiment_parts(experiment),
         roster=_LiveRoster(plan.roster, settings.number),
-        transport=transport,
-        journal=Journal(plan.state, earlier=settings.checkpoints),
-        pace=_pace(settings),
+        transport=witness,
+        journal=Journal(plan.state, earlier=settings.checkpoints, afresh=prepared.algorithm.facts.per_sample),
+        pace=replace(_pace(settings), deadline=agreed.now.deadline),
         in_step=settings.mode == "synchronous",
         alone=settings.alone,
         quorum=settings.quorum,
+        invited=is_invited(plan.folder),
+        leaves=partial(wants_to_leave, plan.state),
+        bulletin=Notices(plan.folder, plan.roster, plan.own_card, plan.digest),
+        terms=agreed.wanted,
+        adopted=agreed.adopt,
         staleness=settings.staleness,
         withheld=node.withheld(experiment.batchnorm == "local"),
         sign=lambda message: Identity.load(plan.folder).sign(message),
         verify=plan.roster.verify,
-        evaluates=experiment.evaluates,
+        lending=transport,
+        evaluates=agreed.evaluates,
         keep_best=experiment.stopping.keep == "best",
         observer=observer,
+        renew=None if plan.rows is None else partial(plan.rows.renew, node),
+        samples=lambda: sizes_of(node.federation),
         metrics=metrics,
     )
 
 
-def experiment_of(settings: PeerSettings) -> Experiment:
-    """The experiment that a peer's settings name."""
-    path = Path(settings.experiment)
-    return resolve(with_absolute_paths(load_toml(path), path.parent))
-
-
-def prepare_for(experiment: Experiment, settings: PeerSettings) -> Prepared:
-    """As for a simulation, with the data of this one node only."""
+def prepare_for(experiment: Experiment, rows: OwnRows | None) -> Prepared:
+    """As for a simulation, with the data of this one node only if it has some of its own."""
     if experiment.models:
         raise ConfigError("real peers have one architecture so far: leave out `models` of the experiment")
-    if settings.data == SHARE:
-        return prepare(experiment)
-    targets = targets_of(experiment.task)
-    if experiment.classes is None and targets in ("classes", "tokens") and experiment.task != "binary":
-        raise ConfigError(
-            "peers with data of their own must agree on the number of classes: set classes = ... in the "
-            "experiment's file"
-        )
-    own = from_peers(
-        [load_peer_data(settings.data, targets)],
-        validation=experiment.splitting.validation,
-        seed=experiment.seed,
-        n_classes=2 if experiment.task == "binary" else experiment.classes,
-        task=experiment.task,
-    )
-    place = min(settings.number, experiment.peers - 1)  # a hub's data only show what samples look like
-    return prepare(experiment, Objects(dealt=own.spread(place, experiment.peers)))
+    return prepare(experiment, None if rows is None else Objects(dealt=rows.federation()))
 
 
 def executor_of(experiment: Experiment) -> ExecutorName:
     """A single peer has nothing to stack."""
     asked = experiment.execution.executor
     return "looped" if asked == "auto" else asked
-
-
-def load_peer_data(reference: str, targets: Targets = "classes") -> OwnData:
-    """What `data = "..."` in a `peer.toml` names: a file .npz, .csv or .parquet, or file.py:function."""
-    if not is_file_reference(reference):
-        return load_own(data_file_parts(reference)[0], targets, columns_in(reference))
-    file, name = split_reference(reference)
-    return checked(call_for_data(reference, {}), f"{name} in {file}", targets)
 
 
 def node_of(experiment: Experiment, prepared: Prepared, number: int) -> LearningNode:
@@ -259,6 +309,7 @@ def node_of(experiment: Experiment, prepared: Prepared, number: int) -> Learning
         own_module=prepared.own_module,
         shared=experiment.shared,
         task=prepared.task,
+        bound=bound_of(experiment),
     )
 
 
@@ -275,8 +326,10 @@ def _check(experiment: Experiment, prepared: Prepared, settings: PeerSettings, r
     missing = set(range(nodes)) - set(roster.by_number()) - {settings.number}
     if missing and not roster.members:
         raise ConfigError("the roster is empty; add the cards of the others with: coterie peer trust CARD")
-    if missing:  # a member that was removed, or has not joined yet, is absent
-        _log.warning("the roster lacks the cards of number %s", ", ".join(map(str, sorted(missing))))
+    if missing:  # a member that was removed, or has not been invited yet
+        free = ", ".join(map(str, sorted(missing)))
+        _log.warning("the roster has no cards of number %s: these places are free", free)
+    require_groups(experiment, prepared.algorithm, prepared.topology)
     if experiment.stopping.patience is not None:
         raise ConfigError(
             "stopping.patience needs the mean validation score of all peers, which no real peer knows: leave "
@@ -299,4 +352,5 @@ def _pace(settings: PeerSettings) -> Pace:
         join=settings.join_seconds,
         heartbeat=settings.heartbeat,
         suspect_after=settings.suspect_after,
+        misses=settings.misses,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.files import write_atomically
 
 if TYPE_CHECKING:
-    from coterie.peer.process import RoundReport
+    from coterie.peer.turn import RoundReport
 
 RECORDS_FILE = "records.jsonl"
 
@@ -31,6 +31,7 @@ class Records:
             **{name: _numbers(by_point) for name, by_point in report.scores.items()},
             "gradient_steps": report.gradient_steps,
             "samples_seen": report.samples_seen,
+            "samples": dict(report.samples),
             "skipped": report.skipped,
             "alone": report.alone,
         }

@@ -18,11 +18,13 @@ from coterie.data.own.one_peer import Labels, load_samples
 from coterie.data.own.several import joined
 from coterie.data.targets import PADDING
 from coterie.errors import ConfigError, DataError, RunFolderError
-from coterie.experiments.real_peers.joining import experiment_of, node_of, prepare_for
+from coterie.experiments.real_peers.folder import experiment_of
+from coterie.experiments.real_peers.joining import node_of, prepare_for
+from coterie.experiments.real_peers.own_rows import OwnRows
 from coterie.inputs import MASK, Inputs, answer, arguments, count, each, named, shapes_of
 from coterie.learning.tasks import MeanMetric, Task, WholeMetric
 from coterie.peer.exchange.journal import Journal
-from coterie.peer.trust.settings import load_settings
+from coterie.peer.trust.settings import SHARE, load_settings
 from coterie.protocol import Params
 from coterie.protocol.trees import mean_per_row
 
@@ -67,10 +69,13 @@ def personal_model(folder: Path) -> PersonalModel:
     if not (folder / "state" / "checkpoint.safetensors").is_file():
         raise RunFolderError(f"{settings.name} has not finished a round yet: there is no checkpoint")
     experiment = experiment_of(settings)
-    prepared = prepare_for(experiment, settings)
+    prepared = prepare_for(experiment, None if settings.data == SHARE else OwnRows(experiment, settings))
     if settings.number == prepared.topology.hub:
         raise ConfigError(f"{settings.name} is the hub, which has no personal model")
-    node, journal = node_of(experiment, prepared, settings.number), Journal(folder / "state")
+    node, journal = (
+        node_of(experiment, prepared, settings.number),
+        Journal(folder / "state", afresh=prepared.algorithm.facts.per_sample),
+    )
     node.begin(-1, prepared.topology.graph(0), torch.ones(1, dtype=torch.bool))
     state = journal.read(prepared.algorithm.init(node))
     node.recall(journal.remembered())

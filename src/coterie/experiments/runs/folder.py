@@ -4,6 +4,7 @@
     environment.json        versions, machine, the executor that was chosen, digests of the files that decide
     *.csv, *.jsonl          what happened in each round: see `runs.records`
     checkpoint.safetensors  the state after the last saved round
+    shares.npz              whom each peer weighed how much at the end, if the algorithm learns that
     result.json             written at the end
 
 While a process writes to the folder, a locked file `.lock` in it keeps others out.
@@ -12,27 +13,35 @@ While a process writes to the folder, a locked file `.lock` in it keeps others o
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
-from coterie.experiments.runs.records import PEERS, RunRecords
+from coterie.experiments.runs.reading import KeptRecords
+from coterie.experiments.runs.records import PEERS
 from coterie.experiments.setup.config import overruled, reads_files, resolve
 from coterie.experiments.setup.contents import contents, data_contents
 from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
 from coterie.files import alone, write_atomically
 from coterie.learning import cores
+from coterie.sharing import shares_of
 from coterie.toml_tables import load_toml, validate
 
 _LOCK = ".lock"
+SHARES = "shares.npz"
+MOST_PEERS_IN_SHARES = 1000  # a matrix of more is larger than all other records, and shows nothing
 
 
 class RunFolder:
@@ -40,7 +49,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.records = RunRecords(path)
+        self.records = KeptRecords(path)
         self._claim = contextlib.ExitStack()
         self._made: list[Path] = []  # by `create`: the folder itself, and those around it
 
@@ -60,10 +69,18 @@ class RunFolder:
         return (self.path / "config.toml").exists()
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, executor: str, data: str | None = None) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        experiment: Experiment,
+        executor: str,
+        data: str | None = None,
+        measured: Mapping[str, Any] | None = None,
+    ) -> RunFolder:
         """Make a new folder and claim it; one that already holds something is never touched.
 
         data: a digest of everyone's samples, where only they can tell whether others have the same.
+        measured: what is measured and where, for those who look on.
         """
         made = _make(path)
         folder = cls(path).claim()
@@ -71,7 +88,7 @@ class RunFolder:
         try:
             _refuse_used(path)  # somebody may have been faster, and finished
             files = {"files": contents(experiment), "data_files": data_contents(experiment)}
-            environment = {**_environment(executor), **files, "data": data}
+            environment = {**_environment(executor), **files, "data": data, "measured": dict(measured or {})}
             write_atomically(path / "environment.json", json.dumps(environment, indent=2).encode())
             write_atomically(path / "config.toml", _config(experiment).encode())
         except BaseException:
@@ -125,6 +142,19 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else put something there
                 for folder in self._made:
                     folder.rmdir()
+
+    def keep_shares(self, collaboration: Tensor) -> None:
+        """Write down whom each peer weighed how much: sparse, as shares of each row."""
+        shares = shares_of(collaboration.double()).float().cpu()
+        receivers, senders = shares.nonzero().T
+        content = io.BytesIO()
+        columns = {
+            "receivers": receivers.int(),
+            "senders": senders.int(),
+            "shares": shares[receivers, senders],
+        }
+        np.savez_compressed(content, **{name: column.numpy() for name, column in columns.items()})
+        write_atomically(self.path / SHARES, content.getvalue())
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomically(self.path / "result.json", json.dumps(result, indent=2).encode())

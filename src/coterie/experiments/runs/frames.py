@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.errors import ConfigError
 from coterie.experiments.runs.records import TRAFFIC, TRAINING, WORK
 from coterie.registry import nearest
 from coterie.simulation import POINTS
+from coterie.spreads import listed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from coterie.experiments.runs.run import Run
 
 Library = Literal["pandas", "polars"]
@@ -61,41 +64,45 @@ def _rounds(run: Run) -> Columns:
         columns[name] = [traffic[place] for traffic in history.traffic]
     measured = {one.round: one for one in history.measurements}
     for column, point in _measured(run):
-        found = [
-            measured[n].get(column, point) if n in measured else None for n in range(len(history.seconds))
+        columns[f"{column}_{point}"] = [
+            measured[n].mean(column, point) if n in measured else None for n in range(len(history.seconds))
         ]
-        means = [None if values is None else float(values.nanmean()) for values in found]
-        columns[f"{column}_{point}"] = [None if mean != mean else mean for mean in means]
     return columns
 
 
 def _peers(run: Run) -> Columns:
-    """A line for each peer in each measured round."""
-    every = [(one, peer) for one in run.history.measurements for peer in range(run.peers)]
-    columns: Columns = {"round": [one.round + 1 for one, _ in every], "peer": [peer for _, peer in every]}
+    """A line for each peer in each measured round; of very many peers, for those that are listed."""
+    some = listed(run.peers)
+    numbers = list(range(run.peers)) if some is None else some.tolist()
+    found = [one if some is None else one.sample() for one in run.history.measurements]
+    columns: Columns = {
+        "round": [one.round + 1 for one in found for _ in numbers],
+        "peer": numbers * len(found),
+    }
     if run.names:
-        columns["name"] = [run.names[peer] for _, peer in every]
-    if run.names:
-        columns["name"] = [run.names[peer] for _, peer in every]
+        columns["name"] = [run.names[peer] for peer in numbers] * len(found)
     for name in TRAINING:
-        columns[name] = [_value(one.training.get(name), peer) for one, peer in every]
+        columns[name] = _values([one.training.get(name) for one in found], len(numbers))
     for name, kind in {"online": bool, **dict.fromkeys(WORK, int)}.items():
         columns[name] = [None if value is None else kind(value) for value in columns[name]]
     for column, point in _measured(run):
-        columns[f"{column}_{point}"] = [_value(one.get(column, point), peer) for one, peer in every]
+        values = [one.values.get((column, point)) for one in found]
+        columns[f"{column}_{point}"] = _values(values, len(numbers))
     return columns
 
 
 def _links(run: Run) -> Columns:
     """A line for each two peers of whom one sent the other something that arrived."""
-    receivers, senders = run.graph.nonzero().T.tolist()
+    received = run.received
+    receivers, senders = received.receivers.tolist(), received.senders.tolist()
     named = {"sender_name": senders, "receiver_name": receivers} if run.names else {}
     return {
         "sender": senders,
         "receiver": receivers,
         **{column: [run.names[peer] for peer in peers] for column, peers in named.items()},
-        "messages": run.graph[receivers, senders].tolist(),
-        "share": run.shares[receivers, senders].tolist(),
+        "messages": received.messages.tolist(),
+        "bytes": received.bytes.tolist(),
+        "share": run.shares_of_links().tolist(),
     }
 
 
@@ -106,8 +113,7 @@ def _measured(run: Run) -> list[tuple[str, str]]:
     return [(column, point) for column in columns for point in POINTS if (column, point) in found]
 
 
-def _value(values: Any, peer: int) -> float | None:
-    if values is None:
-        return None
-    value = values[peer].item()
-    return None if value != value else value
+def _values(found: Sequence[Tensor | None], count: int) -> list[Any]:
+    """Of all rounds; None where it was not measured."""
+    lists = ([None] * count if values is None else values.tolist() for values in found)
+    return [None if value is None or value != value else value for values in lists for value in values]

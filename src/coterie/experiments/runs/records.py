@@ -1,14 +1,18 @@
 """Where a run's records are written, and what they say: the files of `RunRecords`, and `History` in memory.
 
-    peers.csv           a line for each peer: its number, its name if it has one, how many samples it has
+    peers.csv           a line for each peer: its number, its name if it has one, how many samples it has, its
+                        true cluster where there are any, and its training samples by class
     metrics.csv         a line for each round and peer
+    distributions.csv   of more than 5,000 peers: a line for each round and column, with quantiles over all
     rounds.csv          a line for each round: seconds, messages, bytes, and how many of these a hub sent
     links.csv           a line for each message: who sent how many bytes to whom, and did it arrive;
                         rounds of more than 100,000 messages are left out
     diagnostics.jsonl   what the algorithm recorded, a line for each round and quantity
 
-Rounds and peers count from 0. Lines of rounds after the checkpoint are dropped when a run is resumed, so
-that an interrupted run leaves the same records as one that was not.
+Of more than 5,000 peers, 1,000 evenly spaced ones have lines in peers.csv, metrics.csv and diagnostics.jsonl,
+and there is no links.csv. What only the values of all peers tell is in the checkpoint (`History.whole`).
+
+Rounds and peers count from 0. `runs.reading` reads them again.
 """
 
 from __future__ import annotations
@@ -17,10 +21,9 @@ import contextlib
 import csv
 import io
 import json
-import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +31,134 @@ import torch
 from torch import Tensor
 
 from coterie.data import Federation
-from coterie.errors import DamagedRunError, RunFolderError
+from coterie.errors import RunFolderError
 from coterie.files import write_atomically
-from coterie.metric import GLOBAL, VALIDATION, Metric
+from coterie.metric import GLOBAL, VALIDATION
 from coterie.protocol import Point
-from coterie.simulation import POINTS, RoundRecord, Totals, Traffic
+from coterie.simulation import POINTS, RoundRecord
+from coterie.spreads import COLUMNS, MOST_LISTED, Spread, listed
 
 MOST_LINKS = 100_000  # messages per round above which single messages are not recorded
 WORK = ("gradient_steps", "samples_seen")
-PEERS = "peers.csv"
 TRAINING = ("online", "train_loss", *WORK)
 TRAFFIC = ("messages", "bytes", "hub_bytes")
+PEERS = "peers.csv"
+CLASS = "class "  # before the name of a class, or bin of numbers, in a column of peers.csv
+MOST_CLASSES = 1000  # more are not listed
+_PEER = ("peer", "name", "train", "validation", "test", "cluster")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All peers' personal models at both points of one round."""
+    """All peers' personal models at both points of one round; of very many peers perhaps a sample."""
 
     round: int
-    values: dict[tuple[str, str], Tensor]  # (column, point) -> (peers,)
-    training: dict[str, Tensor] = field(default_factory=dict)  # of `TRAINING`: (peers,) each
+    values: dict[tuple[str, str], Tensor]  # (column, point) -> (peers,), or of the sample
+    training: dict[str, Tensor] = field(default_factory=dict)  # of `TRAINING`: likewise
+    peers: int = 0  # how many there are, if only those of `spreads.listed` are here
+    spreads: Mapping[str, Spread] = field(default_factory=dict)  # of all of them, by column of metrics.csv
 
     def get(self, column: str, point: str) -> Tensor | None:
-        return self.values.get((column, point))
+        """(peers,) NaN for those whose value is not known."""
+        found = self.values.get((column, point))
+        return found if found is None or not self.peers else _scattered(found, self.peers)
+
+    def trained(self, name: str) -> Tensor | None:
+        """(peers,) one of `TRAINING`."""
+        found = self.training.get(name)
+        return found if found is None or not self.peers else _scattered(found, self.peers)
+
+    def mean(self, column: str, point: str) -> float | None:
+        """Over all peers whose value is known."""
+        if spread := self.spreads.get(f"{column}_{point}"):
+            return spread.mean
+        values = self.values.get((column, point))
+        return None if values is None or bool(values.isnan().all()) else float(values.nanmean())
+
+    def sample(self) -> Measurement:
+        """With the values of the listed peers only."""
+        if self.peers:
+            return self
+        some, peers = those_listed(len(next(iter(self.values.values()))))
+        values = {key: found[some] for key, found in self.values.items()}
+        training = {name: found[some] for name, found in self.training.items()}
+        return replace(self, values=values, training=training, peers=peers)
+
+
+def _scattered(values: Tensor, peers: int) -> Tensor:
+    everyone = torch.full((peers,), torch.nan)
+    everyone[those_listed(peers)[0]] = values.float()
+    return everyone
+
+
+def those_listed(peers: int) -> tuple[Tensor, int]:
+    """Who is listed, of very many peers, and of how many."""
+    some = listed(peers)
+    assert some is not None
+    return torch.from_numpy(some), peers
 
 
 @dataclass
 class History:
-    """Measurements in the order of rounds, the time of every round, and all local work so far."""
+    """Measurements in the order of rounds, the time of every round, and all local work so far.
+
+    Of very many peers only the last measurement has everyone's values. keeps_all: all of them have.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     traffic: list[tuple[int, ...]] = field(default_factory=list)  # of `TRAFFIC`, in every round
     work: dict[str, Tensor] = field(default_factory=dict)  # of `WORK`: (peers,) NaN where it is not known
+    keeps_all: bool = False
 
     def add(self, record: RoundRecord) -> None:
         self.seconds.append(record.seconds)
-        self.traffic.append(_traffic_of(record))
+        self.traffic.append(traffic_of(record))
         for name in WORK:
             done = getattr(record, name).double()
             self.work[name] = self.work.get(name, torch.zeros_like(done)) + done
         if record.evaluations:
+            if self.measurements and len(record.online) > MOST_LISTED and not self.keeps_all:
+                self.measurements[-1] = self.measurements[-1].sample()
             self.measurements.append(measurement_of(record))
+
+    def copy(self) -> History:
+        """What is known now, whatever is added later."""
+        return replace(
+            self,
+            measurements=list(self.measurements),
+            seconds=list(self.seconds),
+            traffic=list(self.traffic),
+            work=dict(self.work),
+        )
+
+    def whole(self) -> dict[str, Tensor]:
+        """What the records do not say of very many peers; a checkpoint holds it."""
+        found = {f"work/{name}": done for name, done in self.work.items()}
+        if max(map(len, found.values()), default=0) <= MOST_LISTED:
+            return {}
+        for one in self.measurements:
+            if not one.peers:
+                values = {f"{column}/{point}": values for (column, point), values in one.values.items()}
+                values |= {f"training/{name}": values for name, values in one.training.items()}
+                found |= {f"{one.round}/{name}": values for name, values in values.items()}
+        return found
+
+    def recall(self, whole: Mapping[str, Tensor]) -> None:
+        """Put back what a checkpoint held."""
+        places = {one.round: place for place, one in enumerate(self.measurements)}
+        found: dict[int, dict[tuple[str, str], Tensor]] = {}
+        for name, tensor in whole.items():
+            first, _, rest = name.partition("/")
+            if first == "work":
+                self.work[rest] = tensor
+            elif int(first) in places:
+                column, _, point = rest.rpartition("/")
+                found.setdefault(int(first), {})[column, point] = tensor
+        for round, values in found.items():
+            training = {name: values.pop(("training", name)) for name in TRAINING}
+            one = self.measurements[places[round]]
+            self.measurements[places[round]] = replace(one, values=values, training=training, peers=0)
 
     @property
     def rounds(self) -> list[int]:
@@ -82,8 +171,9 @@ class History:
         return next(iter(self.measurements[0].values))[0] if self.measurements else ""
 
     def scores(self, metric: str, point: Point) -> Tensor:
-        """(measured rounds, peers) a metric of the personal models over time."""
-        return torch.stack([m.values[metric, point] for m in self.measurements])
+        """(measured rounds, peers) a metric of the personal models over time; NaN for who is not listed."""
+        found = [m.get(metric, point) for m in self.measurements]
+        return torch.stack([values for values in found if values is not None])
 
     def last(self, column: str, point: str) -> Tensor | None:
         """The last round in which it was measured."""
@@ -101,34 +191,27 @@ def measurement_of(record: RoundRecord) -> Measurement:
         values["loss", point] = evaluation.loss
         values |= {(f"{GLOBAL}{name}", point): found for name, found in evaluation.on_common.items()}
         values |= {(f"{VALIDATION}{name}", point): found for name, found in evaluation.validation.items()}
-    return Measurement(record.round, values, {name: getattr(record, name) for name in TRAINING})
+    training = {name: getattr(record, name) for name in TRAINING}
+    return Measurement(record.round, values, training, spreads=_spreads(record, values))
 
 
-def distribution(values: Tensor | None, metric: Metric) -> dict[str, Any] | None:
-    """Mean, standard deviation and worst decile over peers: one mean hides who was hurt.
-
-    The worst decile is the mean of the worst tenth of the peers, at least one.
-    """
-    if values is None:
-        return None
-    known = values[~values.isnan()].double()
-    if not len(known):
-        return None
-    worst = known.sort(descending=not metric.higher_is_better).values
-    return {
-        "mean": float(known.mean()),
-        "std": float(known.std(unbiased=False)),
-        "worst_decile": float(worst[: max(1, math.ceil(len(known) / 10))].mean()),
-        "per_peer": [None if math.isnan(value) else value for value in values.tolist()],
-    }
+def _spreads(record: RoundRecord, values: Mapping[tuple[str, str], Tensor]) -> dict[str, Spread]:
+    """Of all columns of metrics.csv, if not everyone has a line there."""
+    if len(record.online) <= MOST_LISTED:
+        return {}
+    named = {f"{column}_{point}": found for (column, point), found in values.items()}
+    everyone = {name: getattr(record, name) for name in TRAINING} | named
+    found = {name: Spread.of(values) for name, values in everyone.items()}
+    return {name: spread for name, spread in found.items() if spread is not None}
 
 
-_HEADERS = {  # that of metrics.csv goes on with what is measured, and WORK
+HEADERS = {  # that of metrics.csv goes on with what is measured, and WORK
     "metrics.csv": ["round", "peer", "online", "train_loss"],
     "rounds.csv": ["round", "seconds", *TRAFFIC],
     "links.csv": ["round", "exchange", "sender", "receiver", "bytes", "delivered"],
+    "distributions.csv": ["round", "column", *COLUMNS],
 }
-_DIAGNOSTICS = "diagnostics.jsonl"
+DIAGNOSTICS = "diagnostics.jsonl"
 
 
 class RunRecords:
@@ -145,14 +228,21 @@ class RunRecords:
         return (self.folder / "rounds.csv").exists()
 
     def list_peers(self, federation: Federation) -> None:
-        """Write down who takes part, before the first round."""
+        """Write down who takes part, before the first round; of very many without names, those listed."""
+        some = None if federation.names else listed(federation.peers)
+        numbers = range(federation.peers) if some is None else some.tolist()
+        if some is not None:
+            federation = federation.take(torch.from_numpy(some))
         parts = (federation.train, federation.validation, federation.test)
         sizes = [part.sizes.tolist() for part in parts]
         names = federation.names or [""] * federation.peers
+        clusters = [""] * federation.peers if federation.clusters is None else federation.clusters.tolist()
+        classes = federation.group_names if 1 < federation.groups.count <= MOST_CLASSES else ()
+        counts = federation.label_histogram("train").T.tolist() if classes else []
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(["peer", "name", "train", "validation", "test"])
-        lines.writerows(zip(range(federation.peers), names, *sizes, strict=True))
+        lines.writerow([*_PEER, *(f"{CLASS}{name}" for name in classes)])
+        lines.writerows(zip(numbers, names, *sizes, clusters, *counts, strict=True))
         write_atomically(self.folder / PEERS, text.getvalue().encode())
 
     def names(self) -> tuple[str, ...]:
@@ -166,16 +256,20 @@ class RunRecords:
 
     def append(self, record: RoundRecord) -> None:
         """Add one round to the records."""
-        traffic = _traffic_of(record)
+        traffic, found = traffic_of(record), measurement_of(record)
+        some = slice(None) if len(record.online) <= MOST_LISTED else those_listed(len(record.online))[0]
         if self._measured is None:
             self._measured = self._columns() or columns_of(record)
-        self._write("metrics.csv", _metric_lines(record, self._measured))
+        self._write("metrics.csv", _metric_lines(record, found, self._measured, some))
+        if found.spreads:
+            lines = ([record.round, name, *spread.line()] for name, spread in found.spreads.items())
+            self._write("distributions.csv", lines)
         self._write("rounds.csv", [[record.round, f"{record.seconds:.4f}", *traffic]])
-        if messages_in(record) <= MOST_LINKS:
+        if lists_messages(record):
             self._write("links.csv", _link_lines(record))
         for name, values in record.diagnostics.items():
-            entry = {"round": record.round, "name": name, "values": values.tolist()}
-            self._write(_DIAGNOSTICS, [[json.dumps(entry)]])
+            entry = {"round": record.round, "name": name, "values": values[some].tolist()}
+            self._write(DIAGNOSTICS, [[json.dumps(entry)]])
 
     def flush(self) -> None:
         """Make sure that the records so far are on the disk."""
@@ -192,64 +286,6 @@ class RunRecords:
                 file.close()
         self._files.clear()
 
-    def cut(self, round: int, peers: int) -> History:
-        """Drop the records from `round` on, and return what the others say, which must be complete."""
-        kept = {name: self._lines_before(round, name) for name in _HEADERS}
-        history = self._history(kept, round, peers)
-        self._cut_diagnostics(round)
-        for leftover in self.folder.glob(".*.tmp"):  # of a write that was killed
-            leftover.unlink(missing_ok=True)
-        for name, lines in kept.items():
-            if (self.folder / name).exists():
-                self._rewrite(name, lines)
-        return history
-
-    def read(self, peers: int) -> History:
-        """What the records say of the rounds that are complete. Nothing is changed."""
-        kept = {name: self._lines_before(None, name) for name in ("metrics.csv", "rounds.csv")}
-        rounds = len(kept["rounds.csv"])  # written after the peers' lines
-        kept["metrics.csv"] = [line for line in kept["metrics.csv"] if int(line["round"]) < rounds]
-        return self._history(kept, rounds, peers)
-
-    def totals(self, nodes: int) -> Totals | None:
-        """The traffic since the first round; None if not all messages are listed."""
-        totals, lines = Totals.zero(nodes), self._lines_before(None, "links.csv")
-        if len(lines) < sum(int(line["messages"]) for line in self._lines_before(None, "rounds.csv")):
-            return None
-        if lines:
-            names = ("sender", "receiver", "bytes", "delivered")
-            columns = (torch.tensor([int(line[name]) for line in lines]) for name in names)
-            senders, receivers, sizes, delivered = columns
-            totals.add(Traffic(senders, receivers, sizes, delivered.bool()))
-        return totals
-
-    def _history(self, kept: dict[str, list[dict[str, str]]], rounds: int, peers: int) -> History:
-        history = History()
-        try:
-            history.seconds = [float(line["seconds"]) for line in kept["rounds.csv"]]
-            history.traffic = [tuple(int(line[name]) for name in TRAFFIC) for line in kept["rounds.csv"]]
-            measured = [(int(line["round"]), int(line["peer"])) for line in kept["metrics.csv"]]
-            if measured != [(round, peer) for round in range(rounds) for peer in range(peers)]:
-                raise ValueError(f"it lacks lines of the {rounds} rounds that the checkpoint has")
-            for number in range(rounds):
-                lines = kept["metrics.csv"][number * peers : (number + 1) * peers]
-                found = _measurement(number, lines)
-                if found.values:
-                    history.measurements.append(found)
-            for name in WORK:  # NaN: records of a version that did not count it
-                done = [float(line.get(name) or "nan") for line in kept["metrics.csv"]]
-                history.work[name] = torch.tensor(done, dtype=torch.double).view(rounds, peers).sum(0)
-        except (ValueError, KeyError) as error:
-            raise self._damaged("metrics.csv", error) from None
-        if len(history.seconds) != rounds:
-            raise self._damaged("rounds.csv", f"it has {len(history.seconds)} of {rounds} rounds")
-        return history
-
-    def _damaged(self, name: str, what: object) -> DamagedRunError:
-        return DamagedRunError(
-            f"{self.folder / name} is damaged, so that the run cannot go on: {what}; nothing was changed"
-        )
-
     def _file(self, name: str) -> Any:
         if name not in self._files:
             path = self.folder / name
@@ -258,13 +294,13 @@ class RunRecords:
                 self._files[name] = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
                 raise RunFolderError(f"cannot write {path}: {error.strerror}") from None
-            if new and name in _HEADERS:
-                self._files[name].write(",".join(self._header(name)) + "\n")
+            if new and name in HEADERS:
+                self._files[name].write(",".join(self.header(name)) + "\n")
         return self._files[name]
 
-    def _header(self, name: str) -> list[str]:
+    def header(self, name: str) -> list[str]:
         more = [*(self._measured or self._columns()), *WORK] if name == "metrics.csv" else []
-        return [*_HEADERS[name], *more]
+        return [*HEADERS[name], *more]
 
     def _columns(self) -> list[str]:
         """The columns of metrics.csv that are measured, if there is one."""
@@ -272,7 +308,7 @@ class RunRecords:
         if not path.is_file():
             return []
         with open(path, encoding="utf-8", errors="replace") as file:
-            return [name for name in file.readline().strip().split(",") if _split(name) is not None]
+            return [name for name in file.readline().strip().split(",") if place_of(name) is not None]
 
     def _write(self, name: str, lines: Iterable[Iterable[object]]) -> None:
         file = self._file(name)
@@ -284,45 +320,17 @@ class RunRecords:
                 f"cannot write {self.folder / name}: {error.strerror}; what was written before is intact"
             ) from None
 
-    def _lines_before(self, round: int | None, name: str) -> list[dict[str, str]]:
-        """Whole lines of the rounds before this one, or of all; a crash may have cut the last one short."""
-        path = self.folder / name
-        if not path.exists():
-            return []
-        try:
-            with open(path, newline="", encoding="utf-8") as file:
-                return [
-                    line
-                    for line in csv.DictReader(file)
-                    if None not in line.values()
-                    and line["round"].isdigit()
-                    and (round is None or int(line["round"]) < round)
-                ]
-        except (ValueError, KeyError, csv.Error) as error:
-            raise self._damaged(name, error) from None
-
-    def _rewrite(self, name: str, kept: list[dict[str, str]]) -> None:
-        header = self._header(name)
-        lines = [",".join(header), *(",".join(line.get(key, "") for key in header) for line in kept)]
-        write_atomically(self.folder / name, ("\n".join(lines) + "\n").encode())
-
-    def _cut_diagnostics(self, round: int) -> None:
-        path = self.folder / _DIAGNOSTICS
-        if not path.exists():
-            return
-        kept = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError):  # a line cut short by a crash
-                if json.loads(line)["round"] < round:
-                    kept.append(line + "\n")
-        write_atomically(path, "".join(kept).encode())
-
 
 def messages_in(record: RoundRecord) -> int:
     return sum(len(traffic.senders) for traffic in record.traffic)
 
 
-def _traffic_of(record: RoundRecord) -> tuple[int, ...]:
+def lists_messages(record: RoundRecord) -> bool:
+    """Whether single messages of this round are recorded."""
+    return messages_in(record) <= MOST_LINKS and len(record.online) <= MOST_LISTED
+
+
+def traffic_of(record: RoundRecord) -> tuple[int, ...]:
     """Of `TRAFFIC`: messages, their bytes, and how many of these a hub sent."""
     volume = sum(int(traffic.bytes.sum()) for traffic in record.traffic)
     by_hub = sum(int(one.bytes[one.senders >= len(record.online)].sum()) for one in record.traffic)
@@ -338,21 +346,25 @@ def columns_of(record: RoundRecord) -> list[str]:
     return [f"{column}_{point}" for column in columns for point in POINTS]
 
 
-def _split(name: str) -> tuple[str, str] | None:
+def place_of(name: str) -> tuple[str, str] | None:
     """The column and the point in accuracy_after_local; None for what is not measured."""
     point = next((point for point in POINTS if name.endswith(f"_{point}")), None)
     return None if point is None else (name.removesuffix(f"_{point}"), point)
 
 
-def _metric_lines(record: RoundRecord, names: list[str]) -> Iterable[list[object]]:
-    measured = {f"{column}_{point}": v for (column, point), v in measurement_of(record).values.items()}
+def _metric_lines(
+    record: RoundRecord, found: Measurement, names: list[str], some: Any
+) -> Iterable[list[object]]:
+    """some: the peers that are listed."""
+    measured = {f"{column}_{point}": values[some] for (column, point), values in found.values.items()}
+    peers = torch.arange(len(record.online))[some].tolist()
     columns = [measured.get(name) for name in names]
-    values = [[""] * len(record.online) if column is None else _texts(column) for column in columns]
-    losses, online = _texts(record.train_loss), record.online.int().tolist()
-    work = [getattr(record, name).tolist() for name in WORK]
-    for peer in range(len(online)):
-        more = (column[peer] for column in (*values, *work))
-        yield [record.round, peer, online[peer], losses[peer], *more]
+    values = [[""] * len(peers) if column is None else _texts(column) for column in columns]
+    losses, online = _texts(record.train_loss[some]), record.online[some].int().tolist()
+    work = [getattr(record, name)[some].tolist() for name in WORK]
+    for place, peer in enumerate(peers):
+        more = (column[place] for column in (*values, *work))
+        yield [record.round, peer, online[place], losses[place], *more]
 
 
 def _texts(values: Tensor) -> list[str]:
@@ -364,18 +376,3 @@ def _link_lines(record: RoundRecord) -> Iterable[tuple[object, ...]]:
         columns = (traffic.senders, traffic.receivers, traffic.bytes, traffic.delivered.int())
         for line in zip(*(column.tolist() for column in columns), strict=True):
             yield (record.round, slot, *line)
-
-
-def _measurement(round: int, lines: list[dict[str, str]]) -> Measurement:
-    values = {}
-    for name in lines[0] if lines else ():
-        place, texts = _split(name), [line[name] for line in lines]
-        if place is not None and any(texts):
-            values[place] = _numbers(texts)
-    training = {name: _numbers(line.get(name, "") for line in lines) for name in TRAINING}
-    return Measurement(round, values, training)
-
-
-def _numbers(texts: Iterable[str]) -> Tensor:
-    """NaN: not measured."""
-    return torch.tensor([float(text) if text else math.nan for text in texts])

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, RunFolderError
 from coterie.experiments.runs import frames, personal
-from coterie.experiments.runs.records import History, distribution
-from coterie.experiments.runs.result import result_of
-from coterie.experiments.runs.stopping import best_measurements, reported
+from coterie.experiments.runs.observing import best_measurements, reported
+from coterie.experiments.runs.records import History
+from coterie.experiments.runs.result import distribution, result_of
 from coterie.experiments.setup.schema import Experiment
 from coterie.metric import ACCURACY, GLOBAL, VALIDATION, Metric
 from coterie.models import copy_of
 from coterie.protocol import Params, Point
 from coterie.registry import nearest
+from coterie.sharing import inside_share, shares_of
 from coterie.simulation import (
     POINTS,
     PeerModels,
@@ -26,6 +27,35 @@ from coterie.simulation import (
 )
 
 _MOST_PEERS_IN_GRAPH = 5000  # a dense graph of more would fill the memory
+
+
+@dataclass(frozen=True)
+class Received:
+    """Models, or shares, that arrived from one peer at another, for each such pair."""
+
+    peers: int
+    receivers: Tensor  # (pairs,) ascending
+    senders: Tensor
+    messages: Tensor
+    bytes: Tensor
+
+    def dense(self, of_pairs: Tensor) -> Tensor:
+        """(peers, peers) the same, a row for each receiver."""
+        table = torch.zeros(self.peers, self.peers, dtype=torch.long)
+        table[self.receivers, self.senders] = of_pairs
+        return table
+
+    @property
+    def shares(self) -> Tensor:
+        """(pairs,) of all that its receiver received."""
+        counts = self.messages.double()
+        return counts / torch.zeros(self.peers).double().index_add_(0, self.receivers, counts)[self.receivers]
+
+    def inside_share(self, clusters: Tensor) -> float | None:
+        """What share came from the peer's own cluster, over all who received anything; None if nobody did."""
+        inside = self.shares * (clusters[self.receivers] == clusters[self.senders])
+        learners = len(self.receivers.unique())
+        return float(inside.sum()) / learners if learners else None
 
 
 @dataclass(repr=False)
@@ -40,6 +70,7 @@ class Run:
     trained: list[PeerModels] = field(repr=False)  # the personal models, stacked for each architecture
     clusters: Tensor | None = None
     collaboration: Tensor | None = None  # (peers, peers) the weights that the algorithm learned, if it does
+    seen_in_clear: Tensor | None = None  # (peers,) models that each saw one by one, if they are counted
     metric: Metric = ACCURACY  # the task's main one
     run_dir: Path | None = None
     stopped: str | None = None  # why an observer ended it before its last round
@@ -48,7 +79,11 @@ class Run:
     def __repr__(self) -> str:
         """What was run, how far, and how well, in a line."""
         e, done = self.experiment, len(self.history.seconds)
-        rounds = f"{done} rounds" if self.finished else f"interrupted after {done} of {e.rounds} rounds"
+        rounds = (
+            f"{done} round{'s' * (done != 1)}"
+            if self.finished
+            else f"interrupted after {done} of {e.rounds} rounds"
+        )
         parts = [f"{e.algorithm} on {e.data}", f"{e.peers} peers", rounds, f"seed {e.seed}", self._scored]
         parts += [f"ended early: {self.stopped}"] if self.stopped else []
         return f"<Run {', '.join(parts)}>" + (f" in {self.run_dir}" if self.run_dir else "")
@@ -175,10 +210,26 @@ class Run:
     @property
     def graph(self) -> Tensor:
         """(peers, peers): how many models (or shares) each row's peer received from each column's."""
-        nodes = len(self.totals.bytes_sent)
-        dense = torch.zeros(nodes, nodes, dtype=torch.long)
-        dense[self.totals.links // nodes, self.totals.links % nodes] = self.totals.link_messages
-        return dense[: self.peers, : self.peers]
+        return self.received.dense(self.received.messages)
+
+    @property
+    def bytes_received(self) -> Tensor:
+        """(peers, peers): how many bytes of these."""
+        return self.received.dense(self.received.bytes)
+
+    @property
+    def received(self) -> Received:
+        """The same without the pairs of whom one received nothing from the other."""
+        nodes, totals = len(self.totals.bytes_sent), self.totals
+        receivers, senders = totals.links // nodes, totals.links % nodes
+        among = (receivers < self.peers) & (senders < self.peers)
+        return Received(
+            self.peers,
+            receivers[among],
+            senders[among],
+            totals.link_messages[among],
+            totals.link_bytes[among],
+        )
 
     @property
     def shares(self) -> Tensor:
@@ -188,16 +239,23 @@ class Run:
         """
         learned = self.collaboration
         counts = self.graph.double() if learned is None else learned.double()
-        return counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
+        shares: Tensor = shares_of(counts)
+        return shares
+
+    def shares_of_links(self) -> Tensor:
+        """(pairs,) the same for the pairs of `received`; of very many peers, by the models that arrived."""
+        found = self.received
+        too_many = self.peers > _MOST_PEERS_IN_GRAPH
+        return found.shares if too_many else self.shares[found.receivers, found.senders]
 
     @property
     def own_cluster_share(self) -> float | None:
         """What share of it came from the peer's own true cluster, over all who learned from anyone."""
         if self.clusters is None:
             return None
-        inside = (self.shares * (self.clusters[:, None] == self.clusters)).sum(1)
-        learners = self.shares.sum(1) > 0
-        return float(inside[learners].mean()) if bool(learners.any()) else None
+        if self.peers > _MOST_PEERS_IN_GRAPH and self.collaboration is None:
+            return self.received.inside_share(self.clusters)
+        return inside_share(self.shares, self.clusters) if self.peers <= _MOST_PEERS_IN_GRAPH else None
 
     def result(self) -> dict[str, Any]:
         """The run as plain data: what `--json` prints."""
@@ -212,7 +270,8 @@ class Run:
             validation={p: self._reported(f"{VALIDATION}{self.metric.name}", p) for p in POINTS},
             bytes_sent=self.totals.bytes_sent,
             work=self.history.work,
-            own_cluster_share=self.own_cluster_share if self.peers <= _MOST_PEERS_IN_GRAPH else None,
+            own_cluster_share=self.own_cluster_share,
+            seen_in_clear=self.seen_in_clear,
             executor=self.executor,
             seconds=sum(self.history.seconds),
             run_dir=self.run_dir,

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import torch
-
-from coterie.errors import ConfigError, DamagedRunError
-from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.observing import Observer, Watching, observers_of, reason_to_end
+from coterie.errors import ConfigError, DamagedRunError, RunFailedError
+from coterie.experiments.cluster.connecting import WorkerLostError
+from coterie.experiments.cluster.fleet import Fleet, fleet
+from coterie.experiments.runs.folder import MOST_PEERS_IN_SHARES, RunFolder
+from coterie.experiments.runs.observing import (
+    EarlyStopping,
+    Observer,
+    Watching,
+    may_stop,
+    observers_of,
+    reason_to_end,
+    reason_to_stop,
+)
 from coterie.experiments.runs.records import History
 from coterie.experiments.runs.run import Run
-from coterie.experiments.runs.stopping import EarlyStopping, may_stop, reason_to_stop
 from coterie.experiments.setup.dealing import data_digest
+from coterie.experiments.setup.hosting import hosting, ingredients
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
+from coterie.experiments.setup.room import require_memory
 from coterie.experiments.setup.schema import Experiment
-from coterie.learning import Executor, ExecutorName, Workers, keep_freed_memory, pinned_threads
+from coterie.learning import ExecutorName, Workers, keep_freed_memory, pinned_threads
 from coterie.metric import Metric
 from coterie.protocol import Point
 from coterie.simulation import (
-    HostedNetwork,
     RoundRecord,
     Simulation,
     fastest_executor,
     load_checkpoint,
     save_checkpoint,
+    saved_beside,
 )
+
+_log = logging.getLogger("coterie")
+_MOST_LOSSES = 5  # workers that are lost one after another, without a checkpoint between
 
 
 def run(
@@ -40,7 +53,7 @@ def run(
     observer: Watching = None,
 ) -> Run:
     """Run an experiment; with `run_dir`, leave records there and checkpoints to resume from."""
-    return _Runner(prepare(experiment, objects), observers_of(observer)).run(run_dir)
+    return _Runner(prepare(experiment, objects), objects, observers_of(observer)).run(run_dir)
 
 
 def resume(run_dir: Path, *, objects: Objects | None = None, observer: Watching = None) -> Run:
@@ -49,7 +62,7 @@ def resume(run_dir: Path, *, objects: Objects | None = None, observer: Watching 
     experiment = folder.experiment()
     folder.require_same(experiment)  # the files that it names may be others now
     with folder.claim():
-        return _Runner(prepare(experiment, objects), observers_of(observer)).resume(folder)
+        return _Runner(prepare(experiment, objects), objects, observers_of(observer)).resume(folder)
 
 
 def run_or_resume(
@@ -71,7 +84,7 @@ def at_checkpoint(folder: RunFolder, *, objects: Objects | None = None) -> Run:
     """The run as its last checkpoint has it; nothing is trained, and nothing is changed."""
     experiment = folder.stored_experiment()
     folder.require_same_files(experiment)
-    return _Runner(prepare(experiment, objects), []).at_checkpoint(folder)
+    return _Runner(prepare(experiment, objects), objects, []).at_checkpoint(folder)
 
 
 @dataclass
@@ -79,6 +92,7 @@ class _Runner:
     """One experiment, prepared."""
 
     prepared: Prepared
+    objects: Objects | None
     observers: Sequence[Observer]
 
     @property
@@ -88,15 +102,26 @@ class _Runner:
     def run(self, run_dir: Path | None) -> Run:
         with self._workers() as workers, pinned_threads(1):
             name = self._executor_name(workers)
-            if run_dir is None:
-                return self._step_to_end(self._simulation(name, workers), History(), None)
-            with RunFolder.create(run_dir, self.experiment, name, self._data_digest) as folder:
-                folder.records.list_peers(self.prepared.federation)
-                try:
-                    return self._step_to_end(self._simulation(name, workers), History(), folder)
-                except ConfigError:  # some mistakes show only when training starts
-                    folder.withdraw()
-                    raise
+            with fleet(self.prepared, self.objects, name) as hosts:
+                if run_dir is None:
+                    return self._to_end(self._simulation(name, workers, hosts), self._history(), None, hosts)
+                return self._in_folder(run_dir, name, workers, hosts)
+
+    def _in_folder(self, run_dir: Path, name: ExecutorName, workers: Workers, hosts: Fleet | None) -> Run:
+        with RunFolder.create(run_dir, self.experiment, name, self._data_digest, self._measured) as folder:
+            folder.records.list_peers(self.prepared.federation)
+            try:
+                return self._to_end(self._simulation(name, workers, hosts), self._history(), folder, hosts)
+            except ConfigError:  # some mistakes show only when training starts
+                folder.withdraw()
+                raise
+
+    @property
+    def _measured(self) -> dict[str, Any]:
+        """The main metric and the point of a round, as those who look on need them."""
+        metric, point = self._decisive
+        ways = {"higher_is_better": metric.higher_is_better, "percent": metric.percent}
+        return {"metric": metric.name, **ways, "point": point, "hub": self.prepared.algorithm.facts.hub}
 
     @property
     def _data_digest(self) -> str | None:
@@ -107,22 +132,31 @@ class _Runner:
         folder.records.list_peers(self.prepared.federation)  # a crash may have come before
         with self._workers() as workers, pinned_threads(1):
             name = cast(ExecutorName, folder.executor())
-            simulation = self._simulation(name, workers)
-            if folder.checkpoint.exists():
-                notes = load_checkpoint(folder.checkpoint, simulation)
-                if notes["executor"] != name:
-                    raise DamagedRunError(
-                        f"{folder.path}: the checkpoint was made by executor {notes['executor']!r}"
-                    )
-            history = folder.records.cut(simulation.round, self.prepared.federation.peers)
-            return self._step_to_end(simulation, history, folder)
+            with fleet(self.prepared, self.objects, name) as hosts:
+                simulation = self._simulation(name, workers, hosts)
+                if folder.checkpoint.exists():
+                    notes = load_checkpoint(folder.checkpoint, simulation)
+                    if notes["executor"] != name:
+                        raise DamagedRunError(
+                            f"{folder.path}: the checkpoint was made by executor {notes['executor']!r}"
+                        )
+                history = folder.records.cut(simulation.round, self.prepared.federation.peers)
+                history.keeps_all = self._history().keeps_all
+                if simulation.round:
+                    history.recall(saved_beside(folder.checkpoint))
+                return self._to_end(simulation, history, folder, hosts)
 
     def at_checkpoint(self, folder: RunFolder) -> Run:
         with self._workers() as workers, pinned_threads(1):
-            simulation = self._simulation(cast(ExecutorName, folder.executor()), workers)
+            simulation = self._simulation(cast(ExecutorName, folder.executor()), workers, None)
             load_checkpoint(folder.checkpoint, simulation)
             history = folder.records.read(self.prepared.federation.peers)
+            history.recall(saved_beside(folder.checkpoint))
             return self._run_of(simulation, history, folder, folder.stopped())
+
+    def _history(self) -> History:
+        """Empty. What is best of each peer can only be told from all of its scores."""
+        return History(keeps_all=self.experiment.stopping.keep == "best")
 
     def _workers(self) -> Workers:
         keep_freed_memory()
@@ -146,53 +180,44 @@ class _Runner:
         }
         return fastest.pop() if len(fastest) == 1 else "looped"  # which can run all of them
 
-    def _simulation(self, executor: ExecutorName, workers: Workers) -> Simulation:
-        e, p = self.experiment, self.prepared
-        return Simulation(
-            algorithm=p.algorithm,
-            federation=p.federation,
-            module=p.module,
-            topology=p.topology,
-            training=e.training,
-            executor=Executor(executor, p.module, workers, e.execution.precision),
-            seed=e.seed,
-            rounds=e.rounds,
-            own_module=p.own_module,
-            task=p.task,
-            local_buffers=e.batchnorm == "local",
-            shared=e.shared,
-            sealing=e.execution.sealing,
-            keep_best=e.stopping.keep == "best",
-            architectures=[
-                HostedNetwork(
-                    torch.tensor(other.peers),
-                    Executor(executor, other.module, workers, e.execution.precision),
-                )
-                for other in p.other_networks.values()
-            ],
-        )
+    def _simulation(self, executor: ExecutorName, workers: Workers, hosts: Fleet | None) -> Simulation:
+        made_of = hosting(self.prepared, executor, workers)
+        if hosts is None:
+            require_memory(self.experiment, made_of)
+            return Simulation(**ingredients(made_of))
+        return hosts.patiently(lambda: Simulation(**ingredients(made_of), hosts=hosts.blocks()))
 
-    def _step_to_end(self, simulation: Simulation, history: History, folder: RunFolder | None) -> Run:
-        """All rounds that are left, unless an observer or the validation data end the run before."""
-        stopped = (None if folder is None else folder.stopped()) or self._had_reason_to_stop(history)
+    def _to_end(
+        self, simulation: Simulation, history: History, folder: RunFolder | None, hosts: Fleet | None
+    ) -> Run:
+        """All rounds that are left, however many workers are lost on the way."""
         for observer in self._watching:
             observer.begin(self.experiment, history)
-        saved = time.monotonic()
-        while simulation.round < self.experiment.rounds and stopped is None:
-            record = self._step(simulation, history)
-            history.add(record)
-            if folder is not None:
-                folder.records.append(record)
-                if self._is_last(simulation) or time.monotonic() - saved >= self._seconds_between_saves:
-                    self._save(simulation, folder)
-                    saved = time.monotonic()
-            stopped = reason_to_end([observer.round(record, history) for observer in self._watching])
-            if stopped is not None and folder is not None:
-                self._save(simulation, folder)
-        finished = self._finished(simulation, history, folder, stopped)
+        saves = _Saves(simulation, history, folder, hosts, self.experiment.execution.checkpoint_seconds)
+        stopped = (None if folder is None else folder.stopped()) or self._had_reason_to_stop(history)
+        finished = None
+        while finished is None:
+            try:
+                while simulation.round < self.experiment.rounds and stopped is None:
+                    stopped = self._one_round(simulation, saves, folder)
+                finished = self._finished(simulation, saves.history, folder, stopped)
+            except WorkerLostError as lost:
+                saves.go_back(lost)
         for observer in self._watching:
             observer.end(finished)
         return finished
+
+    def _one_round(self, simulation: Simulation, saves: _Saves, folder: RunFolder | None) -> str | None:
+        """A round and its records; the reason if an observer or the validation data end the run here."""
+        record = self._step(simulation, saves.history)
+        saves.history.add(record)
+        if folder is not None:
+            folder.records.append(record)
+        saves.after_round(last=self._is_last(simulation))
+        stopped = reason_to_end([one.round(record, saves.history) for one in self._watching])
+        if stopped is not None:
+            saves.save()
+        return stopped
 
     def _step(self, simulation: Simulation, history: History) -> RoundRecord:
         """What is asked for in the last round is measured in every one that may turn out to be reported."""
@@ -217,19 +242,13 @@ class _Runner:
     def _is_last(self, simulation: Simulation) -> bool:
         return simulation.round == self.experiment.rounds
 
-    @property
-    def _seconds_between_saves(self) -> float:
-        return self.experiment.execution.checkpoint_seconds
-
-    def _save(self, simulation: Simulation, folder: RunFolder) -> None:
-        folder.records.flush()  # the records must not be behind the checkpoint
-        save_checkpoint(folder.checkpoint, simulation, {"executor": simulation.executor.name})
-
     def _finished(
         self, simulation: Simulation, history: History, folder: RunFolder | None, stopped: str | None
     ) -> Run:
         finished = self._run_of(simulation, history, folder, stopped)
         if folder is not None:
+            if finished.collaboration is not None and finished.peers <= MOST_PEERS_IN_SHARES:
+                folder.keep_shares(finished.collaboration)
             folder.finish(finished.result())
         return finished
 
@@ -248,8 +267,88 @@ class _Runner:
             ],
             clusters=self.prepared.federation.clusters,
             collaboration=simulation.collaboration(),
+            seen_in_clear=simulation.seen_in_clear(),
             metric=self.prepared.task.metrics[0],
             run_dir=None if folder is None else folder.path,
             stopped=stopped,
             names=self.prepared.federation.names,
         )
+
+
+class _Saves:
+    """What a run keeps of itself on the way: in its folder, or beside its workers until it has ended."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        history: History,
+        folder: RunFolder | None,
+        hosts: Fleet | None,
+        seconds: float,
+    ) -> None:
+        """seconds: between two checkpoints, at least."""
+        self.history = history
+        self._simulation, self._folder, self._hosts, self._seconds = simulation, folder, hosts, seconds
+        self._before = history.copy()  # what was known at the last checkpoint
+        self._saved, self._losses = time.monotonic(), 0
+
+    def after_round(self, last: bool) -> None:
+        """Save what is due; peers move to other workers where that pays."""
+        if self._hosts is not None:
+            self._hosts.note_round()
+        if last:
+            if self._folder is not None:
+                self.save()
+        elif time.monotonic() - self._saved >= self._seconds:
+            self.save()
+            if self._hosts is not None and self._hosts.has_room:
+                self._move()
+        elif self._hosts is not None and self._hosts.uneven:
+            self.save()
+            self._move()
+
+    def save(self) -> None:
+        """Replace the checkpoint, of all blocks in the same round."""
+        if self._folder is None and self._hosts is None:
+            return
+        if self._folder is not None:
+            self._folder.records.flush()  # the records must not be behind the checkpoint
+        notes = {"executor": self._simulation.executor.name}
+        save_checkpoint(self._path, self._simulation, notes, self.history.whole())
+        self._saved, self._losses, self._before = time.monotonic(), 0, self.history.copy()
+
+    def go_back(self, lost: WorkerLostError) -> None:
+        """To the last checkpoint, or to the start, with the workers that are left or that come."""
+        assert self._hosts is not None
+        self._losses += 1
+        if self._losses > _MOST_LOSSES:
+            raise RunFailedError(f"workers were lost {self._losses} times without progress; the last: {lost}")
+        round = self._simulation.round
+        try:
+            self._hosts.drop_lost()
+            self._move()
+        except WorkerLostError as again:
+            self.go_back(again)
+            return
+        self.history = self._before.copy()
+        if self._folder is not None:
+            self._folder.records.close()
+            self._folder.records.cut(self._simulation.round, self._simulation.federation.peers)
+        _log.warning(
+            "%s; back from round %d to round %d, with %d workers",
+            lost, round + 1, self._simulation.round + 1, self._hosts.count,
+        )  # fmt: skip
+
+    def _move(self) -> None:
+        """Host all peers anew, in the state of the last checkpoint."""
+        assert self._hosts is not None
+        self._simulation.move(self._hosts.blocks())
+        if self._path.exists():
+            load_checkpoint(self._path, self._simulation)
+
+    @property
+    def _path(self) -> Path:
+        if self._folder is not None:
+            return self._folder.checkpoint
+        assert self._hosts is not None
+        return self._hosts.checkpoint

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.catalogue import adapters, algorithms, models, partitions, sources, tasks, topologies
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
+from coterie.experiments.setup.recommending import AUTO, with_advice
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, attendance, dealt_out
 from coterie.registry import Registry, nearest, parse_call, split_outside_brackets
 from coterie.toml_tables import refuse_unknown, validate
 from coterie.training import parts_of
@@ -55,7 +56,7 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
 
     base_dir: the folder that relative paths in the table start from (that of the TOML file).
     """
-    table = {key: value for key, value in raw.items() if value is not None}
+    table = with_advice({key: value for key, value in raw.items() if value is not None})
     if isinstance(table.get("metrics"), str):  # as `--set metrics=auc,accuracy` writes them
         table["metrics"] = [name.strip() for name in split_outside_brackets(table["metrics"])]
     refuse_unknown_words(table)
@@ -67,7 +68,17 @@ def resolve(raw: Mapping[str, Any], *, base_dir: Path | None = None) -> Experime
         table = with_validation(table)
     if not table.get("data_dir") and os.environ.get("COTERIE_DATA"):
         table["data_dir"] = str(Path(os.environ["COTERIE_DATA"]).expanduser().resolve())
-    return _with_defaults(validate(Experiment, table))
+    experiment = validate(Experiment, table)
+    check_engine(experiment.execution.engine)
+    return _with_defaults(experiment)
+
+
+def check_engine(engine: str) -> None:
+    if engine not in ("local", "ray") and not engine.startswith("ray://"):
+        raise ConfigError(
+            f"execution.engine {engine!r} is unknown; choose local, ray, or the address of a Ray such as "
+            "ray://head:10001"
+        )
 
 
 def resolve_to_run(raw: Mapping[str, Any]) -> Experiment:
@@ -298,6 +309,8 @@ def _with_inline_settings(table: dict[str, Any]) -> dict[str, Any]:
 def inline_settings(text: str) -> tuple[str, dict[str, str]]:
     """The name and the hyper-parameters in `random-gossip(3)`."""
     name, positional, keywords = parse_call(text, "algorithm")
+    if name == AUTO and not positional and not keywords:
+        return name, {}
     algorithms.require(name)
     if not positional:  # what their names are does not matter, so the algorithm need not be imported
         return name, keywords
@@ -334,7 +347,7 @@ def _with_defaults(experiment: Experiment) -> Experiment:
     changes: dict[str, Any] = {}
     algorithm = algorithms[experiment.algorithm]
     facts = algorithm.facts  # type: ignore[attr-defined]
-    build_settings(algorithm, experiment.settings, f"settings of {experiment.algorithm}")
+    built: Algorithm[Any] = build_algorithm(experiment)
     refuse_kept_memory(experiment, facts)
     if is_own_data(experiment.data) or experiment.data == OWN_OBJECT:
         default_model, default_partition = "mlp", "iid"
@@ -351,12 +364,13 @@ def _with_defaults(experiment: Experiment) -> Experiment:
     if experiment.adapter:
         adapters.build(experiment.adapter)
     dealt_out(experiment.models, experiment.peers)
+    attendance(experiment)
     _check_names(experiment)
-    if experiment.models and not facts.architectures:
+    if experiment.models and not built.takes_architectures():
         able = [name for name in algorithms if algorithms[name].facts.architectures]  # type: ignore[attr-defined]
         raise ConfigError(
             f"algorithm {experiment.algorithm!r} needs the same model at all peers, and `models` gives some "
-            f"another; those that allow it: {', '.join(able)}"
+            f"another; those that allow it, as they are set by default: {', '.join(able)}"
         )
     if experiment.partition != OWN_OBJECT:
         partitions.build(experiment.partition)

@@ -110,14 +110,19 @@ def _hashed(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _files(experiment: Experiment) -> Iterator[Path]:
+def code_files(experiment: Experiment) -> list[Path]:
+    """The user's Python files, with what they import from beside them."""
     e = experiment
     named = (e.algorithm, e.task, *e.metrics, e.data, e.model, e.partition, e.topology, *e.models)
-    for text in (*named, *parts_of(e.training.augment)):
-        if is_file_reference(text):
-            code = files_behind(Path(split_reference(text)[0]).expanduser())
-            yield from code
-            yield from (data for file in code for data in files_named_in(file))
+    references = filter(is_file_reference, (*named, *parts_of(e.training.augment)))
+    behind = (files_behind(Path(split_reference(text)[0]).expanduser()) for text in references)
+    return list(dict.fromkeys(path for files in behind for path in files))
+
+
+def _files(experiment: Experiment) -> Iterator[Path]:
+    e, code = experiment, code_files(experiment)
+    yield from code
+    yield from (data for file in code for data in files_named_in(file))
     for model in (e.model, *e.models):
         yield from files_of_pretrained(model)
     if is_data_file(e.data):

@@ -4,7 +4,8 @@
 
 Two files give one digest when they resolve to the same experiment: in any order of keys, with defaults
 written out or not, in any folder. Left out is what may differ from machine to machine: where the data files
-are, and how the machine computes. The user's own files count by their content, not by their path.
+are, and how the machine computes; and what members may change together while they learn: the number of
+rounds and the learning rate. The user's own files count by their content, not by their path.
 
 `fingerprint` is equal for experiments that give equal results on this machine: it is of the text, paths
 included, and of what is in the user's own files.
@@ -29,7 +30,13 @@ from coterie.catalogue import (
     topologies,
 )
 from coterie.experiments.setup.config import build_algorithm
-from coterie.experiments.setup.contents import contents, digest_of, digest_of_code, digest_of_pretrained
+from coterie.experiments.setup.contents import (
+    code_files,
+    contents,
+    digest_of,
+    digest_of_code,
+    digest_of_pretrained,
+)
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, dealt_out
 from coterie.registry import Registry, parse_call
 from coterie.training import parts_of
@@ -42,19 +49,40 @@ from coterie.user_code import (
 )
 
 _FORMAT = "coterie-experiment-1"
+_JSON: dict[str, Any] = {"sort_keys": True, "separators": (",", ":"), "default": str}
+_LONGEST_NAME, _MOST_PARTS = 64, 64  # that peers tell each other
 _PER_MACHINE = {"data_dir", "execution", "names"}
+_CHANGES_BY_QUORUM = {"rounds"}
 _ALREADY_APPLIED = {"preset"}  # its values are in `settings` and the other sections
 _DO_NOT_CHANGE_RESULTS: dict[str, Any] = {
     "data_dir": True,  # see `RunFolder.require_same`
     "preset": True,  # its values are in settings and training
     "names": True,
-    "execution": {"executor", "workers", "device", "checkpoint_seconds"},
+    "execution": {"executor", "engine", "workers", "cpus", "gpus", "device", "checkpoint_seconds", "force"},
 }
 
 
 def experiment_digest(experiment: Experiment) -> str:
     """SHA-256 of a resolved experiment, as 64 hex digits."""
-    table = experiment.model_dump(mode="json", exclude=_PER_MACHINE | _ALREADY_APPLIED)
+    return _sha256(json.dumps([_FORMAT, _meaning(experiment)], **_JSON))
+
+
+def experiment_parts(experiment: Experiment) -> dict[str, str]:
+    """What the digest consists of, so that peers can name what differs: keys, and Python files by name."""
+    parts = {key: _sha256(json.dumps(value, **_JSON))[:8] for key, value in _meaning(experiment).items()}
+    for path in code_files(experiment):
+        parts[path.name[:_LONGEST_NAME]] = digest_of(path)[:8]
+    return dict(list(parts.items())[:_MOST_PARTS])
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _meaning(experiment: Experiment) -> dict[str, Any]:
+    """By key, in the same words however it was written."""
+    table = experiment.model_dump(mode="json", exclude=_PER_MACHINE | _ALREADY_APPLIED | _CHANGES_BY_QUORUM)
+    del table["training"]["lr"]  # changes by quorum, too
     table["settings"] = build_algorithm(experiment).settings()  # also those left at their defaults
     if is_file_reference(experiment.algorithm):
         table["algorithm"] = _plain(experiment.algorithm, algorithms)
@@ -67,8 +95,7 @@ def experiment_digest(experiment: Experiment) -> str:
     table["training"]["augment"] = [_plain(part, augmentations) for part in parts]
     owners = dealt_out(experiment.models, experiment.peers)
     table["models"] = {peer: _plain(name, models) for name, all_ in owners.items() for peer in all_}
-    text = json.dumps([_FORMAT, table], sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return table
 
 
 def _plain(text: str, registry: Registry[Any]) -> Any:

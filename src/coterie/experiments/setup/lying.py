@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from coterie.algorithms.robust.guards import Watched
 from coterie.algorithms.robust.received import Around
 from coterie.catalogue import attacks, guards
 from coterie.data import Federation
+from coterie.data.federation import Maker, Stretch
 from coterie.errors import ConfigError
+from coterie.experiments.setup.groups import is_sealed
 from coterie.experiments.setup.schema import Experiment, dealt_out
 from coterie.protocol import Algorithm
 from coterie.registry import parse_call
@@ -24,7 +27,7 @@ _FALSE_LABELS = "label-flip"
 def guarded(experiment: Experiment, algorithm: Algorithm[Any]) -> Algorithm[Any]:
     """The algorithm with the experiment's guard around it, and around both the lies that reach it."""
     lies = _liars(experiment)
-    if (experiment.robust or lies.keys() - {_FALSE_LABELS}) and _is_sealed(algorithm):
+    if (experiment.robust or lies.keys() - {_FALSE_LABELS}) and is_sealed(algorithm):
         raise ConfigError(
             f"robust and faults.byzantine look at single models, and {experiment.algorithm!r} as set sends "
             "them sealed; use another algorithm, or settings.sealed = false where there is that setting"
@@ -35,10 +38,6 @@ def guarded(experiment: Experiment, algorithm: Algorithm[Any]) -> Algorithm[Any]
         if lie != _FALSE_LABELS:
             algorithm = Around(algorithm, Lying(attacks.build(lie), tuple(liars)))
     return algorithm
-
-
-def _is_sealed(algorithm: Algorithm[Any]) -> bool:
-    return algorithm.facts.sealed and bool(algorithm.settings().get("sealed", True))
 
 
 def _liars(experiment: Experiment) -> dict[str, list[int]]:
@@ -55,6 +54,11 @@ def with_false_labels(experiment: Experiment, federation: Federation) -> Federat
         return federation
     if experiment.task != "classification":
         raise ConfigError(f"faults.byzantine: {_FALSE_LABELS} needs classes to turn round")
+    if federation.made is not None:
+        assert isinstance(federation.test, Stretch)
+        until, classes = federation.test.first[liars], federation.n_classes
+        maker = FalseLabels(federation.made.maker, torch.tensor(liars), until, classes)
+        return dataclasses.replace(federation, made=dataclasses.replace(federation.made, maker=maker))
     theirs = _samples(federation, liars)
     honest = _samples(federation, sorted(set(range(federation.peers)) - set(liars)))
     if bool(torch.isin(theirs, honest).any()):
@@ -62,8 +66,24 @@ def with_false_labels(experiment: Experiment, federation: Federation) -> Federat
     return dataclasses.replace(federation, y=flip_labels(federation.y, theirs, federation.n_classes))
 
 
+@dataclass(frozen=True)
+class FalseLabels:
+    """Makes samples of which those that some peers learn from have false labels."""
+
+    maker: Maker
+    liars: Tensor  # (liars,) ids, ascending
+    until: Tensor  # (liars,) from which of its samples on each tells the truth: those of its test data
+    classes: int
+
+    def make(self, peers: Tensor, first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = self.maker.make(peers, first, count)
+        place = torch.searchsorted(self.liars, peers).clamp(max=len(self.liars) - 1)
+        lies = (self.liars[place] == peers) & (first < self.until[place])
+        return x, flip_labels(y, lies.repeat_interleave(count), self.classes)
+
+
 def flip_labels(y: Tensor, samples: Tensor, classes: int) -> Tensor:
-    """Class c becomes classes - 1 - c, of these samples."""
+    """Class c becomes classes - 1 - c, of these samples: a list, or a mask."""
     flipped = y.clone()
     flipped[samples] = classes - 1 - y[samples]
     return flipped

@@ -12,13 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from coterie.catalogue import tasks
+from coterie.catalogue import partitions, sources, tasks
 from coterie.data import Federation, Partition, Source, from_peers, load, split
 from coterie.data.federation import example
 from coterie.data.own.code import call_for_data
 from coterie.data.own.files import load_files
+from coterie.data.partitions.iid import Natural
+from coterie.data.source import Generated
 from coterie.errors import ConfigError, DataError
 from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
+from coterie.experiments.setup.groups import require_groups
 from coterie.experiments.setup.lying import guarded, with_false_labels
 from coterie.experiments.setup.networks import (
     GivenModel,
@@ -27,14 +30,16 @@ from coterie.experiments.setup.networks import (
     network,
     networks,
 )
-from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
+from coterie.experiments.setup.room import require_memory_for_data
+from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, attendance
 from coterie.inputs import named
 from coterie.learning import Augmented, Task, pinned_threads, require_precision
-from coterie.learning.tasks import loss_of, scored_by
+from coterie.learning.tasks import loss_of, scored_by, try_task
 from coterie.protocol import Algorithm
+from coterie.protocol.wrapping import InBytes
 from coterie.randomness import digest
 from coterie.registry import parse_call
-from coterie.topology import Churn, MessageLoss, Topology, make
+from coterie.topology import Attendance, Churn, MessageLoss, Topology, make
 from coterie.user_code import is_data_file, is_file_reference, is_own_data, split_reference
 
 _MOST_NAMED = 10  # peers in a note
@@ -71,10 +76,13 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     """Load and build; everything that can be wrong with an experiment is found here."""
     objects = objects or Objects()
     algorithm = guarded(experiment, objects.algorithm or build_algorithm(experiment))
+    algorithm = InBytes(algorithm) if experiment.payload == "8-bit" else algorithm
     refuse_kept_memory(experiment, algorithm.facts)
     task = task_of(experiment)
     topology = _topology(experiment, objects)
     _check_topology(experiment, algorithm, topology)
+    if experiment.execution.sealing != "plain":
+        require_groups(experiment, algorithm, topology)
     federation, experiment = deal(experiment, objects)
     if algorithm.facts.clusters and federation.clusters is None:
         raise ConfigError(
@@ -133,6 +141,7 @@ def _check_task(
     task.check(federation)
     algorithm.check_task(task)
     loss_of(task, experiment.training, federation)  # what it cannot have is refused
+    try_task(task, federation)
 
 
 def _topology(experiment: Experiment, objects: Objects) -> Topology:
@@ -143,6 +152,9 @@ def _topology(experiment: Experiment, objects: Objects) -> Topology:
     peers = topology.nodes - (topology.hub is not None)
     if peers != experiment.peers:
         raise ConfigError(f"the given topology is for {peers} peers, the experiment for {experiment.peers}")
+    joins, leaves = attendance(experiment)
+    if joins or leaves:
+        topology = Attendance(topology, joins, leaves)
     if experiment.faults.churn:
         topology = Churn(topology, experiment.faults.churn, experiment.seed)
     if experiment.faults.loss:
@@ -210,6 +222,10 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
             n_classes=experiment.classes,
             task=experiment.task,
         )
+    if data is None and objects.partition is None:
+        data = _generated(experiment)
+        if data is not None:
+            return data, experiment
     if data is None:
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
@@ -226,6 +242,24 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
             task=experiment.task,
         )
     return data, experiment.model_copy(update={"partition": OWN_OBJECT})
+
+
+def _generated(experiment: Experiment) -> Federation | None:
+    """The data of a set whose samples are made when needed; None: they are loaded and split."""
+    partition = partitions.build(experiment.partition)
+    dataset = sources.build(experiment.data)
+    if not isinstance(dataset, Generated):
+        return None
+    if partition not in (Natural(), Natural("peer")):
+        require_memory_for_data(experiment, dataset.total_bytes(experiment.peers, experiment.seed))
+        return None
+    return dataset.deal(
+        experiment.peers,
+        experiment.seed,
+        validation=experiment.splitting.validation,
+        samples_per_peer=experiment.splitting.samples_per_peer,
+        test_samples_per_peer=experiment.splitting.test_samples_per_peer,
+    )
 
 
 def _split(source: Source, experiment: Experiment, partition: Partition | None) -> Federation:

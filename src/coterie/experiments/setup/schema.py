@@ -61,7 +61,20 @@ class Execution(Section):
         default="auto",
         description="stacked trains many peers at once, looped one after another; auto tries which is faster",
     )
-    workers: int | None = Field(default=None, ge=1, description="worker threads; default: all cores")
+    engine: str = Field(
+        default="local",
+        description="local: this process; ray: a Ray that is started for it, or the one that RAY_ADDRESS "
+        "names; ray://head:10001: the Ray at that address",
+    )
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="worker threads, default: all cores; with Ray worker processes, default: as many as fit",
+    )
+    cpus: float = Field(default=1.0, gt=0, description="CPUs of each Ray worker, and of each cell on Ray")
+    gpus: float = Field(
+        default=1.0, gt=0, description="GPUs, or what share of one, of the same where `device` is cuda"
+    )
     device: str = Field(default="cpu", description="where torch computes, such as cuda or cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
@@ -69,13 +82,18 @@ class Execution(Section):
     )
     sealing: Literal["plain", "quantised", "masked", "one-time"] = Field(
         default="plain",
-        description="sealed exchanges: sums of floats, neither quantised nor refused for a group of one; the "
+        description="sealed exchanges: sums of floats, neither quantised nor bounded by [privacy]; the "
         "integer sums of a secure sum; or the secure sum itself, message by message, with pairwise masks or "
         "with one-time masks as PPDL describes them",
     )
     checkpoint_seconds: float = Field(
         default=30.0, ge=0, description="at most one checkpoint in so many seconds"
     )
+    force: bool = Field(default=False, description="run also if the memory that it needs is not free")
+
+    @property
+    def on_ray(self) -> bool:
+        return self.engine != "local"
 
 
 class Stopping(Section):
@@ -107,10 +125,44 @@ class Faults(Section):
 
     churn: float = Field(default=0.0, ge=0, lt=1, description="probability that a peer sits out a round")
     loss: float = Field(default=0.0, ge=0, lt=1, description="probability that a message is lost")
+    joins: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict,
+        description='peers that come later, after so many rounds, such as {"5": "8-9"}',
+    )
+    leaves: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict,
+        description='peers that leave after so many rounds, such as {"12": "3"}; push-sum\'s mass is handed '
+        "over",
+    )
     byzantine: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
         description='peers that lie, and how, such as {"sign-flip": "8-9"}; also scaling, gaussian, ipm, '
         "alie, dissensus, mimic, label-flip",
+    )
+
+
+class Privacy(Section):
+    """What sealed sums may give away; a simulation whose `execution.sealing` is plain hides nothing."""
+
+    smallest_group: int = Field(default=3, ge=2, le=1000, description="fewest members of a sealed sum")
+    opened: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="how much of a single model the sums of one collector may open together; 1: anything",
+    )
+    rounds: int = Field(default=10, ge=1, le=1000, description="for how many rounds a sum counts")
+    alike: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="how much of what is particular to a model stays from round to round; 1: all of it",
+    )
+    largest: float | None = Field(
+        default=None,
+        gt=0,
+        description="real peers: largest absolute value in a sealed sum, mostly of models times samples; "
+        "default: 4,096 times one's own",
     )
 
 
@@ -156,7 +208,9 @@ class Experiment(Section):
         default="",
         description="who may send to whom, a name of `coterie list topologies`; empty: full, or star",
     )
-    peers: int = Field(default=20, ge=1, description="number of peers")
+    peers: int = Field(
+        default=20, ge=1, description="number of peers; between real peers the largest, who may come later"
+    )
     names: tuple[str, ...] = Field(
         default=(), description="the peers' names, in the order of their numbers; empty: those of the data"
     )
@@ -181,11 +235,17 @@ class Experiment(Section):
         description="a guard against lying peers around the algorithm: clipping, balance, ubar, "
         "trimmed-mean or geometric-median; empty: none",
     )
+    payload: Literal["whole", "8-bit"] = Field(
+        default="whole",
+        description="how parameters travel: as they are, or as bytes with a scale for each row of a matrix; "
+        "sealed sums and push-sum's shares are always whole",
+    )
     training: Training = Training()
     splitting: Splitting = Splitting()
     evaluation: EvaluationPlan = EvaluationPlan()
     execution: Execution = Execution()
     faults: Faults = Faults()
+    privacy: Privacy = Privacy()
     stopping: Stopping = Stopping()
 
     def evaluates(self, round: int) -> bool:
@@ -208,6 +268,33 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if value is not None
     }
+
+
+def attendance(experiment: Experiment) -> tuple[dict[int, int], dict[int, int]]:
+    """The first round of each peer that comes later, and the first one without it of each that leaves."""
+    joins, leaves = (
+        {
+            peer: _rounds_before(text, experiment.rounds, f"faults.{section}")
+            for text, peers in dealt_out(table, experiment.peers, f"faults.{section}").items()
+            for peer in peers
+        }
+        for section, table in (("joins", experiment.faults.joins), ("leaves", experiment.faults.leaves))
+    )
+    for peer in joins.keys() & leaves.keys():
+        if leaves[peer] <= joins[peer]:
+            raise ConfigError(
+                f"faults: peer {peer} leaves after {leaves[peer]} rounds, and comes after {joins[peer]}"
+            )
+    return joins, leaves
+
+
+def _rounds_before(text: str, rounds: int, where: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < rounds:
+        raise ConfigError(
+            f'{where}: {text!r} is not a number of rounds from 1 to {rounds - 1}; write {{"5": "8-9"}} for '
+            "peers 8 and 9 after 5 rounds"
+        )
+    return int(text)
 
 
 def peers_in(text: str, peers: int, where: str) -> list[int]:

@@ -12,6 +12,7 @@ from coterie.learning.tasks.task import (
     loss_of,
     require_task,
 )
+from coterie.learning.tasks.trying import try_task
 
 __all__ = [
     "CLASSIFICATION",
@@ -27,4 +28,5 @@ __all__ = [
     "loss_of",
     "require_task",
     "scored_by",
+    "try_task",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigError
-from coterie.learning.tasks.task import Task, WholeMetric
+from coterie.learning.tasks.task import Task, WholeMetric, given
 from coterie.metric import Metric
 from coterie.registry import load_reference, nearest
 from coterie.user_code import is_file_reference
@@ -43,7 +43,11 @@ def metric_named(text: str, task: Task) -> Metric:
     return known[name]
 
 
-def _own(reference: str) -> WholeMetric:
+class OwnMetric(WholeMetric):
+    """A user's function, which may be wrong."""
+
+
+def _own(reference: str) -> OwnMetric:
     """A user's function; its attributes `higher_is_better` and `percent` say how to read it."""
     function = load_reference(reference, "metric")
     if not callable(function):
@@ -54,12 +58,21 @@ def _own(reference: str) -> WholeMetric:
 
     def of_all(y: Array, predictions: Array) -> float:
         try:
-            return float(function(y, predictions))
+            found = function(y, predictions)
         except Exception as error:  # the user's own code, which may raise anything
-            raise ConfigError(f"metric {reference!r} raised {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"metric {reference!r} raised {type(error).__name__}: {error}; it was given {given(y)} "
+                f"targets y and {given(predictions)} predictions"
+            ) from error
+        try:
+            return float(found)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"metric {reference!r} must return a number, not {type(found).__name__}"
+            ) from None
 
     higher, percent = getattr(function, "higher_is_better", True), getattr(function, "percent", False)
-    return WholeMetric(name, bool(higher), bool(percent), of_all=of_all)
+    return OwnMetric(name, bool(higher), bool(percent), of_all=of_all)
 
 
 def _sklearn() -> Any:

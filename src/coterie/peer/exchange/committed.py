@@ -18,6 +18,7 @@ from coterie.errors import ConfigError, DamagedRunError, RunFolderError
 FORMAT = "coterie-peer-1"
 CHECKPOINT, BEGUN = "checkpoint.safetensors", "begun.json"
 _EARLIER = "earlier-"
+_LARGEST_BEGUN = 10 << 20  # bytes
 _PARCEL_LISTS = ("taken", "denied", "doubts")
 _UNDONE = ("in-*", "no-*")  # parcels of rounds that are played again
 
@@ -40,14 +41,27 @@ def parse_notes(head: Mapping[str, str], checkpoint: Path) -> dict[str, Any]:
 
 def read_begun(folder: Path) -> int | None:
     """The round that had begun when `Journal` last wrote it down; None if there is none."""
+    found = _read_begun(folder)
+    return None if found is None else found[0]
+
+
+def read_begun_links(folder: Path) -> tuple[frozenset[int], frozenset[int]]:
+    """Who was absent from that round, and who was leaving in it."""
+    found = _read_begun(folder)
+    return (frozenset(), frozenset()) if found is None else found[1:]
+
+
+def _read_begun(folder: Path) -> tuple[int, frozenset[int], frozenset[int]] | None:
     path = folder / BEGUN
     try:
-        return _count(json.loads(path.read_bytes()[:1000])["round"])
+        said = json.loads(path.read_bytes()[:_LARGEST_BEGUN])
+        absent, leaving = (frozenset(map(_count, said.get(key, ()))) for key in ("absent", "leaving"))
+        return _count(said["round"]), absent, leaving
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamagedRunError(
             f"{path} is not what was written; it names the round that had begun, such as "
             '{"round": 7}, so that shares which were sent then are not sent twice'

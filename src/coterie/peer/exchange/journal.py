@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +32,7 @@ from coterie.peer.exchange.committed import (
     keep_earlier,
     parse_notes,
     read_begun,
+    read_begun_links,
     read_notes,
 )
 from coterie.protocol.trees import named_tensors, rebuilt
@@ -81,11 +82,14 @@ class Ledger:
 class Journal:
     """The folder of one peer's state. Every write is atomic; `durable` waits for the disk.
 
-    earlier: how many checkpoints before the last one are kept.
+    earlier: how many checkpoints before the last one are kept. afresh: fields of a state that belong to
+    single samples, and begin anew when there are other samples than in the checkpoint.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = True, earlier: int = 5) -> None:
-        self.folder, self.durable, self.earlier = folder, durable, earlier
+    def __init__(
+        self, folder: Path, *, durable: bool = True, earlier: int = 5, afresh: Collection[str] = ()
+    ) -> None:
+        self.folder, self.durable, self.earlier, self.afresh = folder, durable, earlier, afresh
         self.round = 0  # the next one, by the checkpoint
         self.ledger = Ledger()
         self.doubts: set[ParcelId] = set()
@@ -119,9 +123,18 @@ class Journal:
         tensors = read_checkpoint(self.checkpoint, FORMAT)[0] if self.checkpoint.exists() else {}
         return {n.removeprefix(_OF_NODE): value for n, value in tensors.items() if n.startswith(_OF_NODE)}
 
-    def begin(self, round: int) -> None:
-        """From here on the round must be finished, also after a crash."""
-        self._write(BEGUN, json.dumps({"round": round}).encode())
+    def begin(self, round: int, absent: Collection[int] = (), leaving: Collection[int] = ()) -> None:
+        """From here on the round must be finished, also after a crash; and with the same links.
+
+        absent, leaving: who had no links, and who took part for the last time. Shares that were sent depend
+        on how many there were.
+        """
+        links = {"absent": sorted(absent), "leaving": sorted(leaving)}
+        self._write(BEGUN, json.dumps({"round": round, **links}).encode())
+
+    def begun_links(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Who was absent from the round that had begun before a crash, and who was leaving in it."""
+        return read_begun_links(self.folder)
 
     def begun(self) -> int | None:
         """The round that had begun before a crash, if there is one."""
@@ -205,6 +218,9 @@ class Journal:
 
     def _fitted(self, fresh: S, tensors: Mapping[str, Tensor]) -> S:
         advice = "; a new experiment needs a new state folder"
+        begun = {name: new for name, new in named_tensors(fresh) if name.partition("/")[0] in self.afresh}
+        if any(name in tensors and tensors[name].shape != new.shape for name, new in begun.items()):
+            tensors = {**tensors, **begun}
         return rebuilt(fresh, fitting(self.checkpoint, tensors, advice))
 
     def _take_notes(self, notes: Mapping[str, Any]) -> None:

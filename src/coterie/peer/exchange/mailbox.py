@@ -87,6 +87,8 @@ class Mailbox(Protocol):
     """What a peer needs of its mailbox, whether it keeps step with the others or not."""
 
     at: Position
+    rounds: int  # of the experiment
+    patience: float  # seconds that a sender may wait
 
     def begin(self, at: Position) -> None:
         """Go to an exchange that is not open for parcels yet."""
@@ -123,6 +125,7 @@ class StepMailbox:
     holdings: Holdings
     changed: Signal
     patience: float
+    rounds: int = 10**9
     at: Position = START
     wanted: Wanted | None = None  # None: the exchange `at` is not open yet
     delivered: dict[int, Delivered] = field(default_factory=dict)

@@ -23,8 +23,10 @@ class Metrics:
     rounds: int = 0
     alone: int = 0  # rounds that were played while nobody else was there
     skipped: int = 0  # rounds that the others played without this peer
+    waiting: float = 0.0  # seconds in exchanges, for sending and for others
     sealed_sums: int = 0
     sealed_failures: int = 0
+    overdrawn: Counter[str] = field(default_factory=Counter)  # by peer, sums that it must not have
     sealed_implausible: int = 0  # sums that were opened and not used
     shares_in_doubt: int = 0
     shares_returned: int = 0

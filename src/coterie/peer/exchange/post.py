@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
@@ -21,12 +22,13 @@ from coterie.peer.exchange.journal import Journal, ParcelId
 from coterie.peer.exchange.mailbox import Delivered, Mailbox, Wanted
 from coterie.peer.exchange.membership import Membership, Position
 from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.exchange.sealing import Sealing, SummedInbox
+from coterie.peer.exchange.sealing import Allowed, Sealing, SummedInbox
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Parcel, Receipt, encode_tree, shape_of
 from coterie.protocol import Bundle, Exchange, Inbox, Tree
-from coterie.protocol.plausible import Check, Sized
+from coterie.protocol.plausible import MOST_TIMES_IN_SUM, Check, Sized
+from coterie.protocol.secure_sum import majority
 from coterie.protocol.trees import flatten_row, map_tree, unflatten, without
 from coterie.topology import Topology
 
@@ -104,21 +106,29 @@ class Post:
         """
         payload = without(exchange.payload, self.withheld)
         receivers, expected = self._receivers(exchange, at), self._expected(exchange, at)
+        self.membership.patience.opened(at)
         if exchange.sealed:
             check = exchange.check or Sized(payload)
-            inbox = await self._sealed(payload, receivers, expected or [], at, check)
+            if isinstance(check, Sized):
+                check = replace(check, times=MOST_TIMES_IN_SUM)
+            inbox = await self._sealed(exchange, payload, receivers, expected or [], at, check)
             return Exchanged(inbox, awaited=len(expected or []), heard=int(inbox.count[0]))
         body = encode_tree(payload)
         check = exchange.check or Sized(payload)
         wanted = Wanted(shape_of(payload), len(body), exchange.conserved, check)
         if exchange.conserved:
-            self.journal.begin(at.round)
+            leaving = self.topology.graph(at.round).leaving
+            absent = (~self.topology.present(at.round)).nonzero().flatten().tolist()
+            last = [] if leaving is None else leaving.nonzero().flatten().tolist()
+            self.journal.begin(at.round, absent, last)
         self.mailbox.open(at, wanted)
         if self.in_step:
             anyone = self._others(at.round, exchange.counted)
             nothing = anyone - set(receivers) if expected is None else set()
             waiting_for = anyone if expected is None else set(expected)
-            sent = await self._in_step(receivers, nothing, waiting_for, body, at, repeated)
+            sent = await self._in_step(
+                receivers, nothing, waiting_for, body, at, exchange.conserved, repeated
+            )
         else:
             sent = await self._free(receivers, body, at, exchange.conserved, repeated)
         unreached = len(self._addressed(exchange, at.round)) - len(receivers)
@@ -150,6 +160,9 @@ class Post:
         to = torch.tensor(self._addressed(exchange, at.round), dtype=torch.long)
         if exchange.counted and len(to):
             to = to[self._arrives(at, torch.full_like(to, self.number), to)]
+        leaving = self.topology.graph(at.round).leaving
+        if exchange.conserved and leaving is not None:  # they take nothing that they could not hand over
+            to = to[~leaving[to]]
         return to.tolist()
 
     def _expected(self, exchange: Exchange, at: Position) -> list[int] | None:
@@ -160,6 +173,9 @@ class Post:
             senders = self.topology.graph(at.round).in_neighbours(self.number)
         else:
             return None
+        leaving = self.topology.graph(at.round).leaving
+        if exchange.conserved and leaving is not None and bool(leaving[self.number]):
+            return []
         if exchange.counted and len(senders):
             senders = senders[self._arrives(at, senders, torch.full_like(senders, self.number))]
         return senders.tolist()
@@ -169,8 +185,8 @@ class Post:
         return self.topology.delivers(*at, senders, receivers) & online[senders] & online[receivers]
 
     def _others(self, round: int, counted: bool) -> set[int]:
-        online = self.topology.online(round) if counted else torch.ones(self.topology.nodes).bool()
-        return set(online.nonzero().flatten().tolist()) - {self.number}
+        there = self.topology.online(round) if counted else self.topology.present(round)
+        return set(there.nonzero().flatten().tolist()) - {self.number}
 
     # --- in step ---------------------------------------------------------------------------------
 
@@ -181,39 +197,75 @@ class Post:
         expected: set[int],
         body: bytes,
         at: Position,
+        conserved: bool,
         repeated: bool,
     ) -> Sent:
+        """Whoever is not waited for gets its parcel too, if it takes it while others are waited for.
+
+        A conserved one has a moment in any case: it should not be in doubt for nothing.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline
+        settled = loop.time() + (self.settle_seconds if conserved else 0.0)
         parcel = Parcel(sender=self.name, round=at.round, slot=at.slot)
         word = parcel.model_copy(update={"empty": True})
-        sends = {n: asyncio.create_task(self._send(n, parcel, body, until, repeated)) for n in receivers}
+        free = [n for n in receivers if conserved or not self._is_flying(n)]
+        sends = {n: asyncio.create_task(self._send(n, parcel, body, until, repeated)) for n in free}
         words = {n: asyncio.create_task(self._send(n, word, b"", until, repeated)) for n in nothing}
         tasks = {**words, **sends}
         look = _FIRST_LOOK
         try:
             while loop.time() < until:
-                sending = [n for n, task in tasks.items() if not task.done()]
-                for number in sending:
-                    if not self.membership.alive(number):
-                        tasks[number].cancel()
+                self._give_up(tasks)
+                waited = self._unsettled(tasks, loop.time() < settled)
                 missing = {n for n in self.mailbox.silent(expected) if self._may_come(n, at)}
-                if not missing and not sending:
+                if not missing and not waited:
                     break
-                look = await self._look(missing, look, until)
+                look = await self._look(missing, look, settled if loop.time() < settled else until)
+            else:
+                self.membership.patience.missed(missing | self._unsettled(tasks, False))
         finally:
-            for task in tasks.values():
+            leaving = {} if conserved else self._left_flying(sends)
+            ended = [task for number, task in tasks.items() if number not in leaving]
+            for task in ended:
                 task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            await asyncio.gather(*ended, return_exceptions=True)
         for number in self.mailbox.silent(expected):
             self.metrics.missing[self._name(number)] += 1
-        sent = _sorted_out(sends)
+        sent = _sorted_out({number: task for number, task in sends.items() if number not in leaving})
         sent.late |= _sorted_out(words).late
         return sent
 
+    def _give_up(self, tasks: Mapping[int, asyncio.Task[Outcome]]) -> None:
+        """Sends to those who have vanished."""
+        for number, task in tasks.items():
+            if not task.done() and not self.membership.alive(number):
+                task.cancel()
+
+    def _unsettled(self, tasks: Mapping[int, asyncio.Task[Outcome]], all_of_them: bool) -> set[int]:
+        """Receivers whose answers are waited for."""
+        return {
+            number
+            for number, task in tasks.items()
+            if not task.done() and (all_of_them or self.membership.awaited(number))
+        }
+
+    def _left_flying(self, sends: Mapping[int, asyncio.Task[Outcome]]) -> dict[int, asyncio.Task[Outcome]]:
+        """Sends to those who are not waited for: they may end by themselves, before the deadline.
+
+        If such a parcel is taken, its receiver is waited for again.
+        """
+        flying = {
+            number: task
+            for number, task in sends.items()
+            if not task.done() and self.membership.alive(number) and not self.membership.awaited(number)
+        }
+        self._flying |= flying
+        return flying
+
     def _may_come(self, number: int, at: Position) -> bool:
-        """Whether a silent peer may still send: it lives, and is not past this exchange."""
-        return self.membership.alive(number) and self.membership.position(number) <= at
+        """Whether a silent peer may still send: it is waited for, and is not past this exchange."""
+        return self.membership.awaited(number) and self.membership.position(number) <= at
 
     async def _look(self, missing: Iterable[int], pause: float, until: float) -> float:
         """Wait for news; if there is none, ask those who are silent where they are, less and less often."""
@@ -258,6 +310,7 @@ class Post:
                     return "lost" if error.reason in _NOT_TAKEN else never_sent
                 if not isinstance(answer, Receipt):
                     return "unknown"
+                self.membership.patience.came(number, Position(head.round, head.slot))
                 if not head.empty:
                     self.metrics.bytes_out[member.name] += len(body)
                     self.metrics.messages_out[member.name] += 1
@@ -278,8 +331,7 @@ class Post:
         sends: dict[int, asyncio.Task[Outcome]] = {}
         skipped = Sent()
         for number in receivers:
-            flying = self._flying.get(number)
-            if flying is not None and not flying.done():
+            if self._is_flying(number):
                 skipped.lost.add(number)  # back-pressure: the last one is still on its way
             else:
                 sends[number] = asyncio.create_task(self._send(number, parcel, body, until, repeated))
@@ -295,6 +347,10 @@ class Post:
             result = Sent(taken=set(sends))
         result.lost |= skipped.lost
         return result
+
+    def _is_flying(self, number: int) -> bool:
+        flying = self._flying.get(number)
+        return flying is not None and not flying.done()
 
     # --- inbox -----------------------------------------------------------------------------------
 
@@ -328,16 +384,38 @@ class Post:
 
     # --- sealed ----------------------------------------------------------------------------------
 
+    def _allowed(self, exchange: Exchange, round: int, collector: int) -> Allowed:
+        """Which sums a collector may have in a sealed exchange: everyone knows the graph."""
+        online = self.topology.online(round)
+        senders = self.topology.graph(round).in_neighbours(collector)
+        among = frozenset(senders[online[senders]].tolist())
+        smallest, whole = self.sealing.ledger.bound.smallest, exchange.to is None
+        threshold = max(smallest, majority(len(among))) if whole else smallest
+        return Allowed(among, threshold, len(among) if exchange.most is None else exchange.most, whole)
+
+    def _asked(self, exchange: Exchange, round: int) -> int:
+        """How many should be in the sum of a sealed exchange."""
+        if exchange.expect is not None:
+            return len(set(exchange.expect.ids.tolist()))
+        return len(self._allowed(exchange, round, self.number).among)
+
     async def _sealed(
-        self, payload: Tree, receivers: list[int], expected: list[int], at: Position, check: Check
+        self,
+        exchange: Exchange,
+        payload: Tree,
+        receivers: list[int],
+        expected: list[int],
+        at: Position,
+        check: Check,
     ) -> Inbox:
         """Ask for the sum over the expected senders, and give this row's part to those who ask for it."""
         vector, like = flatten_row(payload, 0)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.deadline
         self.mailbox.begin(at)
-        self.sealing.open(at, vector, receivers)
-        collecting = asyncio.create_task(self.sealing.collect(expected, at, until)) if expected else None
+        self.sealing.open(at, vector, receivers, partial(self._allowed, exchange, at.round))
+        sum = self.sealing.collect(expected, at, until, self._asked(exchange, at.round)) if expected else None
+        collecting = None if sum is None else asyncio.create_task(sum)
         if collecting is not None:
             collecting.add_done_callback(lambda _: self.changed.fire())
         look = _FIRST_LOOK
@@ -348,6 +426,8 @@ class Post:
                 if not missing and self._satisfied:
                     break
                 look = await self._look(missing, look, until)
+            else:
+                self.membership.patience.missed(missing)
             found = await collecting if collecting is not None else None
         finally:
             if collecting is not None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from coterie.errors import RefusedError, SecureSumError
-from coterie.protocol.secure_sum import SHARE_BYTES, Keys, Plan, Reveal, Words
+from coterie.protocol.secure_sum import COMMITMENT_BYTES, SHARE_BYTES, Keys, Plan, Promise, Reveal, Words
 
 MOST_MEMBERS = 1000
 MOST_BYTES_PER_MEMBER = 2048  # of anything but the masked vector
 
 _KEY_BYTES = 32
-_MOST_PARTS = 2 * MOST_MEMBERS
+_MOST_PARTS = 2 * MOST_MEMBERS + 1
 _LONGEST_PART_NAME = 255
 _PART_COUNT = struct.Struct("!I")
 _PART_LENGTHS = struct.Struct("!HQ")  # of the name, of the value
@@ -62,6 +62,45 @@ def pack(parts: Mapping[int, bytes]) -> bytes:
 
 def unpack(content: bytes) -> dict[int, bytes]:
     return {_number(name): part for name, part in _parts(content).items()}
+
+
+def pack_shared(boxes: Mapping[int, bytes], promise: Promise) -> bytes:
+    """A member's boxes for the others, and what it promises about them to the collector."""
+    parts = {f"box-{n}": box for n, box in boxes.items()}
+    parts |= {f"said-{n}": said for n, said in promise.shares.items()}
+    return encode_parts({"seed": promise.seed, **parts})
+
+
+def unpack_shared(content: bytes, roster: Collection[int], number: int) -> tuple[dict[int, bytes], Promise]:
+    """The boxes, one for every other member of the roster, and a promise about everyone's shares."""
+    parts = _parts(content)
+    seed = parts.pop("seed", b"")
+    found: dict[str, dict[int, bytes]] = {"box": {}, "said": {}}
+    for name, part in parts.items():
+        kind, _, other = name.partition("-")
+        if kind not in found:
+            raise SecureSumError("it sent something that is neither a share nor a promise")
+        found[kind][_number(other)] = part
+    if found["box"].keys() != set(roster) - {number}:
+        raise SecureSumError("it did not send shares to all others")
+    if found["said"].keys() != set(roster) or len(seed) != COMMITMENT_BYTES:
+        raise SecureSumError("it did not commit itself to its seed and to all shares")
+    if any(len(said) != 2 * COMMITMENT_BYTES for said in found["said"].values()):
+        raise SecureSumError("a commitment to shares has a wrong length")
+    return found["box"], Promise(seed, found["said"])
+
+
+def pack_letters(boxes: Mapping[int, bytes], promised: Mapping[int, bytes]) -> bytes:
+    """The boxes for one member, each behind what its sender promised about it."""
+    return pack({sender: promised[sender] + box for sender, box in boxes.items()})
+
+
+def unpack_letters(content: bytes) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    size, letters = 2 * COMMITMENT_BYTES, unpack(content)
+    return (
+        {sender: letter[size:] for sender, letter in letters.items()},
+        {sender: letter[:size] for sender, letter in letters.items()},
+    )
 
 
 def pack_words(words: Words) -> bytes:

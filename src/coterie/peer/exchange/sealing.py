@@ -1,86 +1,118 @@
 """Sealed exchanges between real peers: a secure sum among those who send to a collector.
 
-The collector is the peer that will know the sum. It asks each member for one step after the other; the
-members never talk to each other directly, and what passes through the collector is sealed for the member it
-is meant for. Members sign their keys, so that the collector cannot put keys of its own in between. Whoever is
-silent at a step has dropped out; above the threshold the sum is still found, below it nothing is. See
-`coterie.protocol.secure_sum` for the steps and docs/privacy.md for who learns what.
+The collector is the peer that will know the sum. It asks each member for one step after the other (see
+`collecting`); the members never talk to each other directly, and what passes through the collector is sealed
+for the member it is meant for. Members sign their keys, so that the collector cannot put keys of its own in
+between. See `coterie.protocol.secure_sum` for the steps and docs/privacy.md for who learns what.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from coterie.errors import RefusedError, SecureSumError, UnreachableError
+from coterie.errors import RefusedError, SecureSumError
+from coterie.peer.exchange.collecting import MOST_ATTEMPTS, Collecting
 from coterie.peer.exchange.membership import Membership, Position, Sign, Verify
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.seal_bodies import (
     MOST_BYTES_PER_MEMBER,
     Advertised,
-    pack,
     pack_reveal,
-    pack_survivors,
+    pack_shared,
     pack_words,
     statement,
     unpack,
-    unpack_reveal,
+    unpack_letters,
     unpack_survivors,
-    unpack_words,
 )
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.protocol import Bundle, SealedInbox, Tree
-from coterie.protocol.secure_sum import (
-    FixedPoint,
-    Keys,
-    PairwiseCollector,
-    PairwiseMember,
-    Plan,
-    magnitude_exponent,
-    majority,
-)
-from coterie.protocol.secure_sum.masks import KeyPair
+from coterie.protocol.ledger import Ledger, too_small
+from coterie.protocol.secure_sum import FixedPoint, PairwiseMember, Plan, magnitude_exponent
 
 _log = logging.getLogger("coterie.peer")
 
-# By when a step must be answered, as parts of the time for the whole exchange: whoever is silent at one step
-# must not use up the time of the next.
-_DUE = {"measure": 0.5, "advertise": 0.6, "share": 0.7, "mask": 0.9, "unmask": 1.0}
+TookPart: TypeAlias = Callable[[int, Position, Collection[int], bool], None]
 
-
-A = TypeVar("A")
-B = TypeVar("B")
 _NOTHING = -64  # the exponent of a vector of zeros
 _WIDER = 12  # by how many powers of two a member's values may be larger than one's own
+_MANY = 3  # failures in a row that are no accident
+
+
+class _OverdrawnError(SecureSumError):
+    """A collector asks for a sum that it must not have."""
 
 
 @dataclass
 class _Part:
-    """This peer's part in the sum of one collector."""
+    """This peer's part in the sum of one collector.
+
+    before: the plan of the sum that this one repeats, if there was one.
+    """
 
     session: str
     exponent: int  # of one's own values
     member: PairwiseMember | None = None
     done: bool = False
+    sessions: int = 1
+    before: Plan | None = None
+
+    def again(self, session: str) -> _Part:
+        """The part in another sum of the same collector in the same exchange, in the place of this one.
+
+        The masks of this one were not lifted, and never will be by this peer. Those of the other are lifted
+        only if as many members as its threshold say so, and they have all given up this one: then too few are
+        left for its threshold, which is the same. So one of the two sums is opened at most.
+        """
+        if self.done:
+            raise SecureSumError("one exchange has one secure sum, and its masks were lifted already")
+        if self.sessions >= MOST_ATTEMPTS:
+            raise SecureSumError(f"a sum was begun {MOST_ATTEMPTS} times in this exchange")
+        before = self.before if self.member is None else self.member.plan
+        return _Part(session, self.exponent, sessions=self.sessions + 1, before=before)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which sums the experiment allows a collector in an exchange.
+
+    among: whom it may ask. threshold: how many must answer. most: how many it asks at most. whole: it asks
+    all of them, so that everyone knows the group.
+    """
+
+    among: frozenset[int]
+    threshold: int
+    most: int
+    whole: bool
+
+    def refusal(self, members: Collection[int], threshold: int) -> str:
+        """Why a plan is not one of them; empty if it is."""
+        if strangers := set(members) - self.among:
+            return f"this collector cannot ask {sorted(strangers)} in this round"
+        if threshold < self.threshold:
+            return f"a threshold of {threshold}, where the experiment has {self.threshold}"
+        if len(members) > self.most:
+            return f"a sum over {len(members)}, where the experiment has {self.most} at most"
+        return ""
 
 
 @dataclass
 class _Offer:
-    """A sealed exchange that is open: what this peer gives, and to whom."""
+    """A sealed exchange that is open: what this peer gives, to whom, and in which sums."""
 
     at: Position
     vector: Tensor
     collectors: set[int]
+    allowed: Callable[[int], Allowed] | None = None
     parts: dict[int, _Part] = field(default_factory=dict)
 
 
@@ -90,7 +122,8 @@ class Sealing:
 
     patience: how long a step may wait for its exchange to open. sign, verify: with the peers' identities;
     None where nobody can stand in between, as in one process. blame: told of members whose answers make no
-    sense.
+    sense. ledger: the sums that this peer had, and those of others that it knows of. took_part: told of sums
+    of others whose masks this peer lifts, and whether their group is known and nobody of it is missing.
     """
 
     name: str
@@ -104,12 +137,40 @@ class Sealing:
     sign: Sign | None = None
     verify: Verify | None = None
     blame: Callable[[int, str], None] = lambda number, text: None
+    ledger: Ledger = field(default_factory=Ledger)
+    took_part: TookPart = lambda collector, at, members, whole: None
+    collecting: Collecting = field(init=False)
     _offer: _Offer | None = None
+    _failed_in_a_row: int = 0
+
+    def __post_init__(self) -> None:
+        self.collecting = Collecting(
+            self.name,
+            self.number,
+            self.transport,
+            self.membership,
+            self.changed,
+            self.metrics,
+            self.verify,
+            self.blame,
+            self.ledger,
+        )
+
+    def _name(self, number: int) -> str:
+        member = self.membership.roster().get(number)
+        return str(number) if member is None else member.name
 
     # --- member ----------------------------------------------------------------------------------
 
-    def open(self, at: Position, vector: Tensor, collectors: Iterable[int]) -> None:
-        self._offer = _Offer(at, vector, set(collectors))
+    def open(
+        self,
+        at: Position,
+        vector: Tensor,
+        collectors: Iterable[int],
+        allowed: Callable[[int], Allowed] | None = None,
+    ) -> None:
+        """allowed: for each collector, which sums it may have; None: any over enough members."""
+        self._offer = _Offer(at, vector, set(collectors), allowed)
         self.changed.fire()
 
     def close(self) -> None:
@@ -142,6 +203,9 @@ class Sealing:
         try:
             answer, content = self._step(offer, number, head, body)
         except SecureSumError as error:
+            if isinstance(error, _OverdrawnError):
+                _log.warning("round %d: %s gets no sum: %s", head.round, self._name(number), error)
+                self.metrics.overdrawn[self._name(number)] += 1
             raise RefusedError("sealing", str(error)) from None
         collector = self.membership.roster().get(number)
         if collector is not None:
@@ -160,20 +224,26 @@ class Sealing:
     def _step(self, offer: _Offer, number: int, head: SealStep, body: bytes) -> tuple[SealAnswer, bytes]:
         part = offer.parts.get(number)
         if head.step == "measure":
-            if part is not None and part.session != head.session:
-                raise SecureSumError("one exchange has one secure sum, and another session has begun")
-            part = offer.parts.setdefault(number, _Part(head.session, magnitude_exponent(offer.vector)))
+            if part is None:
+                part = _Part(head.session, magnitude_exponent(offer.vector))
+            elif part.session != head.session:
+                part = part.again(head.session)
+            offer.parts[number] = part
             return SealAnswer(sender=self.name, exponent=part.exponent), b""
         if part is None or part.session != head.session:
-            raise SecureSumError(f"step {head.step} of a session that has not begun")
-        content = self._answer(offer, number, part, head, body)
-        return SealAnswer(sender=self.name), content
+            raise SecureSumError(f"step {head.step} of a session that has not begun, or was given up")
+        try:
+            return SealAnswer(sender=self.name), self._answer(offer, number, part, head, body)
+        except SecureSumError as error:
+            if not error.accused:
+                raise
+            return SealAnswer(sender=self.name, accused=tuple(sorted(error.accused))), b""
 
     def _answer(self, offer: _Offer, number: int, part: _Part, head: SealStep, body: bytes) -> bytes:
         if head.step == "advertise":
             if part.member is not None:  # other keys would allow a second sum, over other members
                 raise SecureSumError("this member has advertised its keys already")
-            part.member = PairwiseMember(self.number, offer.vector, self._plan(number, part, head))
+            part.member = PairwiseMember(self.number, offer.vector, self._plan(offer, number, part, head))
             keys = part.member.advertise()
             said = statement(head.round, head.slot, number, part.member.plan, self.number, keys)
             return Advertised(keys, self.sign(said) if self.sign else b"").pack()
@@ -182,21 +252,45 @@ class Sealing:
         if head.step == "share":
             roster = {n: Advertised.unpack(content) for n, content in unpack(body).items()}
             self._check(roster, head, number, part.member.plan)
-            return pack(part.member.share({n: each.keys for n, each in roster.items()}))
+            boxes = part.member.share({n: each.keys for n, each in roster.items()})
+            return pack_shared(boxes, part.member.promise())
         if head.step == "mask":
-            return pack_words(part.member.mask(unpack(body)))
-        part.done = True
-        return pack_reveal(part.member.unmask(unpack_survivors(body)))
+            return pack_words(part.member.mask(*unpack_letters(body)))
+        return self._unmask(offer, number, part, unpack_survivors(body))
 
-    def _plan(self, number: int, part: _Part, head: SealStep) -> Plan:
+    def _unmask(self, offer: _Offer, number: int, part: _Part, survivors: Collection[int]) -> bytes:
+        """Lift the masks of a sum, unless it would say too much beside what the collector had before."""
+        assert part.member is not None
+        part.done = True
+        reveal = part.member.unmask(survivors)
+        if text := self.ledger.refusal(number, offer.at.round, survivors):
+            raise _OverdrawnError(text)
+        allowed = None if offer.allowed is None else offer.allowed(number)
+        whole = allowed is not None and allowed.whole and set(survivors) == allowed.among
+        self.ledger.note(number, offer.at.round, survivors)
+        self.took_part(number, offer.at, survivors, whole)
+        return pack_reveal(reveal)
+
+    def _plan(self, offer: _Offer, number: int, part: _Part, head: SealStep) -> Plan:
         if self.number not in head.members or head.exponent < part.exponent:
             raise SecureSumError("the plan leaves out this member or the range of its values")
+        if text := self.ledger.bound.beyond(head.exponent):
+            raise SecureSumError(text)
         if part.exponent > _NOTHING and head.exponent > part.exponent + 2 * _WIDER:
             raise SecureSumError(f"a range of 2^{head.exponent} would round this member's values to nothing")
         if number in head.members:
             raise SecureSumError("a collector that is a member could subtract its own part from the sum")
         encoding = FixedPoint.within(head.exponent)
-        return Plan(bytes.fromhex(head.session), head.members, head.threshold, encoding)
+        plan = Plan(bytes.fromhex(head.session), head.members, head.threshold, encoding)
+        if min(len(head.members), head.threshold) < (smallest := self.ledger.bound.smallest):
+            raise _OverdrawnError(f"the smallest group is {smallest}, and so is the smallest threshold")
+        if offer.allowed and (text := offer.allowed(number).refusal(head.members, head.threshold)):
+            raise _OverdrawnError(text)
+        if part.before is not None and (
+            not set(plan.members) < set(part.before.members) or plan.threshold != part.before.threshold
+        ):
+            raise SecureSumError("a repeated sum has fewer members than the first, and the same threshold")
+        return plan
 
     def _check(self, roster: Mapping[int, Advertised], head: SealStep, collector: int, plan: Plan) -> None:
         """Whether the keys are those of the members themselves, for this very sum."""
@@ -207,121 +301,40 @@ class Sealing:
 
     # --- collector -------------------------------------------------------------------------------
 
-    async def collect(self, members: list[int], at: Position, until: float) -> tuple[Tensor, int] | None:
-        """The sum of the members' vectors, and how many; None, with the reason logged, if there is none."""
+    async def collect(
+        self, members: list[int], at: Position, until: float, group: int | None = None
+    ) -> tuple[Tensor, int] | None:
+        """The sum of the members' vectors, and how many; None, with the reason logged, if there is none.
+
+        group: how many should be in it, if some of them are known to be away.
+        """
         try:
-            if len(members) < 2:
-                raise SecureSumError(f"a sum over {len(members)} members would open a single model")
-            result = await self._collect(members, at, until)
+            if len(members) < (smallest := self.ledger.bound.smallest):
+                raise SecureSumError(too_small(len(members), smallest))
+            assert self._offer is not None  # whoever collects also offers, if only to nobody
+            result = await self.collecting.sum(members, at, until, self._offer.vector, group or len(members))
         except SecureSumError as error:
             self.metrics.sealed_failures += 1
+            self._failed_in_a_row += 1
             _log.warning("round %d: no sealed sum: %s", at.round, error)
+            self._warn(at.round)
             return None
         self.metrics.sealed_sums += 1
+        self._failed_in_a_row = 0
         return result
 
-    async def _collect(self, members: list[int], at: Position, until: float) -> tuple[Tensor, int]:
-        session, start = secrets.token_hex(16), asyncio.get_running_loop().time()
-        blank = SealStep(sender=self.name, round=at.round, slot=at.slot, step="measure", session=session)
-
-        async def ask(head: SealStep, bodies: Mapping[int, bytes]) -> dict[int, tuple[SealAnswer, bytes]]:
-            due = start + _DUE[head.step] * (until - start)
-            return await self._ask_all({n: (head, body) for n, body in bodies.items()}, due)
-
-        measured = await ask(blank, dict.fromkeys(members, b""))
-        answered = {n: head.exponent for n, (head, _) in measured.items()}
-        plan, exponent = _agreed(session, members, self._good(answered, self._within))
-        more = {"members": plan.members, "threshold": plan.threshold, "exponent": exponent}
-
-        async def step(name: str, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
-            answers = await ask(blank.model_copy(update={"step": name, **more}), bodies)
-            return {n: body for n, (_, body) in answers.items()}
-
-        collector = PairwiseCollector(plan)
-        cards = await step("advertise", dict.fromkeys(plan.members, b""))
-        signed = partial(self._signed, head=blank, plan=plan)
-        keys = collector.roster(self._good(cards, signed))
-        cards = {n: cards[n] for n in keys}
-        boxes = self._good(
-            await step("share", dict.fromkeys(cards, pack(cards))), partial(_for_all, set(keys))
-        )
-        routed = collector.route(boxes)
-        masked = await step("mask", {n: pack(letters) for n, letters in routed.items()})
-        length = len(self._offer.vector) if self._offer else 0
-        vectors = self._good(masked, lambda number, body: unpack_words(body, length))
-        survivors = collector.survivors(vectors)
-        reveals = await step("unmask", dict.fromkeys(survivors, pack_survivors(survivors)))
-        total = collector.total(self._good(reveals, lambda number, body: unpack_reveal(body)))
-        return total, len(survivors)
-
-    def _good(self, answers: Mapping[int, A], read: Callable[[int, A], B]) -> dict[int, B]:
-        """What the members answered. Whose answer makes no sense is named, and counts as silent."""
-        good = {}
-        for number, answer in answers.items():
-            try:
-                good[number] = read(number, answer)
-            except SecureSumError as error:
-                self.blame(number, str(error))
-        return good
-
-    def _within(self, number: int, exponent: int) -> int:
-        """A member's range, if it is not far beyond one's own: it would round everybody else to nothing."""
-        own = magnitude_exponent(self._offer.vector) if self._offer is not None else exponent
-        if own > _NOTHING and exponent > own + _WIDER:
-            raise SecureSumError(f"its values are within 2^{exponent}, and this peer's own within 2^{own}")
-        return exponent
-
-    def _signed(self, number: int, card: bytes, head: SealStep, plan: Plan) -> Keys:
-        """A member's keys, if it signed them for this sum and they are keys; the others would refuse them."""
-        said = Advertised.unpack(card)
-        for public in (said.keys.sealing, said.keys.masking):
-            KeyPair.fresh().agree(public, b"tried")
-        about = statement(head.round, head.slot, self.number, plan, number, said.keys)
-        if self.verify is not None and not self.verify(number, about, said.proof):
-            raise SecureSumError("its keys are not signed by it for this sum")
-        return said.keys
-
-    async def _ask_all(
-        self, asked: dict[int, tuple[SealStep, bytes]], until: float
-    ) -> dict[int, tuple[SealAnswer, bytes]]:
-        """The answers of those who gave one in time."""
-        results = await asyncio.gather(*(self._ask(n, *what, until) for n, what in asked.items()))
-        return {n: result for n, result in zip(asked, results, strict=True) if result is not None}
-
-    async def _ask(
-        self, number: int, head: SealStep, body: bytes, until: float
-    ) -> tuple[SealAnswer, bytes] | None:
-        member = self.membership.roster().get(number)
-        if member is None:
-            return None
-        request = self._request(member.name, self.membership.address(member), head, body, until)
-        return await _unless(request, lambda: not self.membership.alive(number), self.changed)
-
-    async def _request(
-        self, name: str, address: str, head: SealStep, body: bytes, until: float
-    ) -> tuple[SealAnswer, bytes] | None:
-        loop = asyncio.get_running_loop()
-        while (left := until - loop.time()) > 0:
-            try:
-                answer, content = await self.transport.request(
-                    name, address, head, body, timeout=left, most=self._largest_answer(head)
-                )
-            except UnreachableError as error:
-                if error.sent:
-                    return None
-                await asyncio.sleep(min(0.05, left))
-                continue
-            except RefusedError as error:
-                self.metrics.refused_by_others[error.reason] += 1
-                return None
-            self._count(name, received=content, sent=body)
-            return (answer, content) if isinstance(answer, SealAnswer) else None
-        return None
-
-    def _largest_answer(self, head: SealStep) -> int:
-        """Bytes that a member may answer: its masked vector, or a few for each member."""
-        words = 4 * len(self._offer.vector) if self._offer is not None else 0
-        return words + MOST_BYTES_PER_MEMBER * (1 + len(head.members))
+    def _warn(self, round: int) -> None:
+        """That nothing is learned from others: after three failures in a row, and whenever they doubled."""
+        times, metrics = self._failed_in_a_row, self.metrics
+        if times % _MANY == 0 and (times // _MANY).bit_count() == 1:
+            _log.warning(
+                "round %d: the last %d sealed sums could not be opened, in all %d of %d were: this peer "
+                "learns nothing from the others",
+                round,
+                times,
+                metrics.sealed_sums,
+                metrics.sealed_sums + metrics.sealed_failures,
+            )
 
     def _count(self, name: str, received: bytes, sent: bytes) -> None:
         self.metrics.bytes_in[name] += len(received)
@@ -339,41 +352,3 @@ class SummedInbox(SealedInbox):
 
     def _counts(self) -> Tensor:
         return torch.tensor([self._members])
-
-
-async def _unless(
-    request: Awaitable[tuple[SealAnswer, bytes] | None], hopeless: Callable[[], bool], changed: Signal
-) -> tuple[SealAnswer, bytes] | None:
-    """The answer, or None as soon as the other side is known to be gone."""
-    task = asyncio.ensure_future(request)
-    try:
-        while not task.done():
-            if hopeless():
-                return None
-            waker = asyncio.ensure_future(changed.wait(1.0))
-            await asyncio.wait({task, waker}, return_when=asyncio.FIRST_COMPLETED)
-            waker.cancel()
-        return task.result()
-    finally:
-        task.cancel()
-
-
-def _for_all(roster: set[int], number: int, body: bytes) -> dict[int, bytes]:
-    """A member's boxes, one for every other."""
-    boxes = unpack(body)
-    if boxes.keys() != roster - {number}:
-        raise SecureSumError("it did not send shares to all others")
-    return boxes
-
-
-def _agreed(session: str, members: list[int], exponents: Mapping[int, int]) -> tuple[Plan, int]:
-    """The plan for those who answered. The threshold is a majority of all who should be in the sum."""
-    threshold = max(2, majority(len(members)))
-    if len(exponents) < threshold:
-        raise SecureSumError(
-            f"only {len(exponents)} of {len(members)} members answered, and the threshold is "
-            f"{threshold}: nothing is revealed"
-        )
-    exponent = max(exponents.values())
-    present = tuple(sorted(exponents))
-    return Plan(bytes.fromhex(session), present, threshold, FixedPoint.within(exponent)), exponent

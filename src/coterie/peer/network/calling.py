@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.network.connection import AT_ONCE, Frames, Limits, Opening, TlsStream
-from coterie.peer.network.messages import Head, Refusal, check_body_size, decode_head, encode_head
+from coterie.peer.network.lending import Borrowed, Lender, Loan
+from coterie.peer.network.lookup import Names
+from coterie.peer.network.messages import (
+    Head,
+    Lend,
+    Receipt,
+    Refusal,
+    check_body_size,
+    decode_head,
+    encode_head,
+)
+from coterie.peer.network.relay import meet
 from coterie.peer.network.serving import Handler, Identify, Refused, Server, about_certificates, log
+from coterie.peer.trust.names import OUTGOING, split_relay
 
+_WAITING_AT_RELAY = 3  # connections that wait for callers
+_AT_RELAY, _RELAY_AGAIN = 600.0, 1.0  # seconds of waiting on one of them, and before the next is tried
 _KEPT = 3  # idle connections per destination: a parcel, a heartbeat, a question where it is
 
 
@@ -40,6 +52,7 @@ class _Connection:
     stream: TlsStream
     frames: Frames
     used: float  # when it was last
+    loan: Loan | None = None  # the other side opened it, and lent it to us
 
     async def request(self, head: bytes, body: bytes, wait: float, most: int) -> tuple[Opening, bytes]:
         """The answer, which may come before the body was sent: a refusal."""
@@ -73,11 +86,12 @@ class TlsTransport:
     throughput is that of a bare TLS socket (benchmarks/transport.py).
 
     name:            ours, the sender of refusals
-    host, port:      where to listen; port 0 lets the system choose
+    host, port:      where to listen; port 0 lets the system choose; port -1: nowhere
     server_context, client_context: called for every connection, so that a changed roster or a renewed
                      certificate needs no restart; TLS 1.3 and certificates on both sides are enforced here
     identify:        from a certificate (DER) to the name of its peer; raises RefusedError for strangers
     spool:           a folder of our own for large bodies
+    relay:           relay/host:port/token: wait there for callers, too
     refused:         told of every refusal by this side: its reason, and the peer's name or address
     """
 
@@ -93,11 +107,17 @@ class TlsTransport:
         spool: Path,
         limits: Limits | None = None,
         refused: Refused = lambda reason, who: None,
+        relay: str = "",
     ) -> None:
+        self._relay, self._at_relay = relay, list[asyncio.Task[None]]()
         limits = limits or Limits()
         self.host, self.port = host, port
-        self._server = Server(name, server_context, identify, limits, spool, refused)
+        self._name = name
+        self._borrowed = Borrowed(limits)
+        self._lender = Lender(self._serve_on_loan)
+        self._server = Server(name, server_context, identify, limits, spool, refused, self._hold)
         self._context, self._identify, self._limits, self._refused = client_context, identify, limits, refused
+        self._names = Names()
         self._stopped = 0  # how often
         self._swept = float("-inf")  # when
         self._idle: defaultdict[tuple[str, str], list[_Connection]] = defaultdict(list)
@@ -106,7 +126,21 @@ class TlsTransport:
 
     async def start(self, handler: Handler) -> None:
         """Listen; `port` is then the one that the system chose. PeerError when that is impossible."""
-        self.port = await self._server.start(self.host, self.port, handler)
+        self._server.prepare(handler)
+        if self.port >= 0:
+            self.port = await self._server.start(self.host, self.port)
+        if (relayed := split_relay(self._relay)) is not None:
+            self._at_relay = [
+                asyncio.create_task(self._wait_at_relay(*relayed)) for _ in range(_WAITING_AT_RELAY)
+            ]
+
+    def lend(self, to: str, address: str) -> None:
+        """Open connections on which this peer can ask us; to be said again and again while it cannot dial."""
+        self._lender.lend(to, address)
+
+    def borrows(self, owner: str) -> bool:
+        """Whether this peer has opened connections on which we ask it."""
+        return self._borrowed.of(owner) > 0
 
     async def stop(self) -> None:
         """Close all connections, within seconds. The transport can be started again.
@@ -118,6 +152,11 @@ class TlsTransport:
             for connection in kept:
                 connection.stream.close()
         self._idle.clear()
+        for task in self._at_relay:
+            task.cancel()
+        await asyncio.gather(*self._at_relay, return_exceptions=True)
+        self._at_relay = []
+        await self._lender.stop()
         await self._server.stop()
 
     async def request(
@@ -138,7 +177,7 @@ class TlsTransport:
     ) -> tuple[Head, bytes]:
         async with self._turns[to]:
             good, stopped = False, self._stopped
-            connection = self._reused(to, address) or await self._new(to, address)
+            connection = await self._lent(to) or self._reused(to, address) or await self._new(to, address)
             try:
                 answer, data = await self._exchange(connection, to, head, body, timeout, most)
                 good = True
@@ -164,6 +203,28 @@ class TlsTransport:
             raise RefusedError(answer.reason, answer.text)
         return answer, data
 
+    async def _hold(self, owner: str, stream: TlsStream) -> None:
+        await self._borrowed.hold(owner, stream, Frames(stream, self._limits, spool=None))
+
+    async def _lent(self, to: str) -> _Connection | None:
+        """Whoever lends connections cannot be dialled: its requests wait until one of them is free."""
+        while (loan := await self._borrowed.take(to)) is not None:
+            connection = _Connection(loan.stream, loan.frames, loan.used, loan)
+            if self._belongs(connection, to):
+                return connection
+            self._borrowed.give_back(loan, good=False)
+        return None
+
+    async def _serve_on_loan(self, to: str, address: str) -> None:
+        connection = await self._new(to, address)
+        try:
+            head = encode_head(Lend(sender=self._name))
+            answer, _ = await self._exchange(connection, to, head, b"", self._limits.handshake, 0)
+            if isinstance(answer, Receipt):
+                await self._server.serve(connection.stream, to)
+        finally:
+            connection.stream.close()
+
     def _reused(self, to: str, address: str) -> _Connection | None:
         kept = self._idle[to, address]
         while kept:
@@ -185,6 +246,9 @@ class TlsTransport:
             return False
 
     def _release(self, connection: _Connection, to: str, address: str, good: bool) -> None:
+        if connection.loan is not None:
+            self._borrowed.give_back(connection.loan, good)
+            return
         connection.used = asyncio.get_running_loop().time()
         kept = self._idle[to, address]
         if good and connection.frames.in_step and len(kept) < _KEPT:
@@ -247,8 +311,12 @@ class TlsTransport:
 
     async def _dial(self, address: str) -> socket.socket:
         """The first of the host's addresses that answers."""
+        if address == OUTGOING:
+            raise UnreachableError("it accepts no connections, and none is open from it")
+        if (relayed := split_relay(address)) is not None:
+            return await self._through_relay(*relayed, "call", self._limits.handshake)
         loop = asyncio.get_running_loop()
-        found = await _places(address)
+        found = await self._names.places(address)
         failure: OSError = OSError("the host has no address")
         for family, place in found:
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -267,6 +335,27 @@ class TlsTransport:
                 sock.close()
                 raise
         raise failure
+
+    async def _through_relay(
+        self, relay: str, token: str, what: Literal["call", "listen"], wait: float
+    ) -> socket.socket:
+        sock = await self._dial(relay)
+        try:
+            await meet(sock, what, token, wait)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def _wait_at_relay(self, relay: str, token: str) -> None:
+        """Be there for callers, for ever."""
+        while True:
+            try:
+                sock = await self._through_relay(relay, token, "listen", _AT_RELAY)
+                self._server.serve_accepted(sock, f"relay {relay}")
+            except (OSError, UnreachableError) as error:
+                log.debug("waiting at the relay %s: %s", relay, error)
+                await asyncio.sleep(_RELAY_AGAIN)
 
     def _check_identity(self, stream: TlsStream, to: str) -> None:
         try:
@@ -293,7 +382,8 @@ class TlsTransport:
 
     def _tls_failure(self, error: ssl.SSLError, to: str) -> Exception:
         if isinstance(error, ssl.SSLCertVerificationError):
-            refusal = RefusedError("certificate", f"{to} showed a certificate that is not valid here")
+            why = f"{to} showed a certificate that is not valid here: {error.verify_message}"
+            refusal = RefusedError("certificate", why)
             self._count(refusal, to)
             return refusal
         if about_certificates(error):  # an alert: counted at the other side
@@ -303,27 +393,6 @@ class TlsTransport:
     def _count(self, error: RefusedError, who: str) -> None:
         log.info("refused %s: %s", who, error)
         self._refused(error.reason, who)
-
-
-async def _places(address: str) -> list[tuple[socket.AddressFamily, Any]]:
-    """Where a host is. An IP address is not looked up: names may take long, and all share few threads."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    flags = socket.AI_NUMERICHOST if _is_literal(host) else 0
-    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, flags=flags)
-    try:
-        found = lookup() if flags else await asyncio.get_running_loop().run_in_executor(None, lookup)
-    except (UnicodeError, OverflowError) as error:
-        raise OSError(f"not an address: {error}") from error
-    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
-
-
-def _is_literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _in_words(error: OSError) -> str:

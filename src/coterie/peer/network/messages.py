@@ -29,8 +29,11 @@ from coterie.errors import RefusedError, printable
 from coterie.peer.trust.names import Address, Name
 from coterie.protocol.trees import Tree, leaves
 
+WIRE = 3
+"""The version of the messages: releases of the same one talk to each other. 0.1.0 states none: that is 1."""
 LARGEST_HEAD = 64 << 10
 LARGEST_BODY = 256 << 20
+MOST_PARTS = 64  # of an experiment, by which peers find out what differs
 
 Body: TypeAlias = "bytes | Path"
 """A received body: in memory, or in a file of its own when it is large. Whoever takes it removes the file."""
@@ -54,10 +57,15 @@ Reason: TypeAlias = Literal[
     "unexpected",  # a message that this peer has no use for
 ]
 
-Round = Annotated[int, Field(ge=-1, le=10**9)]
+Round = Annotated[int, Field(ge=0, le=10**9)]
 Slot = Annotated[int, Field(ge=0, le=10**6)]
 Number = Annotated[int, Field(ge=0, le=10**6)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+Parts = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]],
+    Field(max_length=MOST_PARTS),
+]
 
 
 class _Head(BaseModel):
@@ -76,19 +84,46 @@ class Whereabouts(_Head):
         return f"coterie address\n{name}\n{self.address}\n{self.serial}".encode()
 
 
+class Terms(_Head):
+    """What members may change together while they learn, as this one's files have it."""
+
+    rounds: Annotated[int, Field(ge=1, le=10**9)]
+    lr: Annotated[float, Field(ge=0, le=1e300)]
+    deadline: Annotated[float, Field(gt=0, le=1e6)]
+
+
+class SumNotice(_Head):
+    """I took part in a sealed sum, and lifted its masks: whose it was, and over whom."""
+
+    collector: Number
+    round: Round
+    slot: Slot
+    members: Annotated[tuple[Number, ...], Field(max_length=1000)]
+
+
 class Hello(_Head):
     """Who I am and where I am; also the heartbeat, and its own answer."""
 
     kind: Literal["hello"] = "hello"
+    wire: Annotated[int, Field(ge=1, le=10**6)] = WIRE
     sender: Name
     number: Number  # place in the experiment
     digest: Digest  # of the experiment
+    parts: Parts = Field(default_factory=dict)  # of it, from those who have not joined yet
     at: Whereabouts
-    round: Round  # where the peer is: before, or in, this round's exchange number `slot`; -1: not started
+    round: Annotated[
+        int, Field(ge=-1, le=10**9)
+    ]  # where the peer is: before, or in, this round's exchange number `slot`; -1: not started
     slot: Slot = 0
     finished: bool = False
+    since: Round = 0  # the first round that I take part in
+    until: Round | None = None  # the first round without me; None: I stay to the end
+    terms: Terms | None = None  # that I would like
+    news: Annotated[str, Field(pattern=r"^[0-9a-f]{0,16}$")] = ""  # a digest of what I know; see `News`
+    lend: bool = False  # I cannot reach you: open connections to me, over which I can ask you
     missing: Annotated[tuple[Number, ...], Field(max_length=100)] = ()  # whose addresses I would like to know
     addresses: Annotated[dict[Name, Whereabouts], Field(max_length=100)] = Field(default_factory=dict)
+    sums: Annotated[tuple[SumNotice, ...], Field(max_length=100)] = ()  # of the last rounds
 
 
 class Parcel(_Head):
@@ -108,6 +143,20 @@ class Inquiry(_Head):
     sender: Name
     round: Round
     slot: Slot
+
+
+class News(_Head):
+    """What members have signed for all others, in the body; the answer has what the other side knows."""
+
+    kind: Literal["news"] = "news"
+    sender: Name
+
+
+class Lend(_Head):
+    """From now on you ask on this connection, and I answer. For whoever cannot be dialled."""
+
+    kind: Literal["lend"] = "lend"
+    sender: Name
 
 
 class SealStep(_Head):
@@ -141,9 +190,12 @@ class Finding(_Head):
 
 
 class SealAnswer(_Head):
+    """accused: members whose shares this member cannot use, instead of its masked vector."""
+
     kind: Literal["seal-answer"] = "seal-answer"
     sender: Name
     exponent: Annotated[int, Field(ge=-64, le=64)] = 0
+    accused: Annotated[tuple[Number, ...], Field(max_length=1000)] = ()
 
 
 class Refusal(_Head):
@@ -156,7 +208,7 @@ class Refusal(_Head):
 
 
 Head: TypeAlias = Annotated[
-    Hello | Parcel | Inquiry | SealStep | Receipt | Finding | SealAnswer | Refusal,
+    Hello | Parcel | Inquiry | News | Lend | SealStep | Receipt | Finding | SealAnswer | Refusal,
     Field(discriminator="kind"),
 ]
 HEAD: TypeAdapter[Head] = TypeAdapter(Head)
@@ -187,12 +239,37 @@ def encode_head(head: Head) -> bytes:
 def decode_head(raw: bytes) -> Head:
     check_head_size(len(raw))
     try:
-        return HEAD.validate_json(raw)
+        head = HEAD.validate_json(raw)
+        if isinstance(head, Hello):
+            _check_wire(head.wire)
+        return head
     except ValidationError as error:
+        _check_wire(_wire_of(raw))
         # Without the input: what a stranger wrote has no place in our logs.
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part)[:64] for part in first["loc"][:3])
         raise RefusedError("malformed", f"the head is not valid: {place} {first['msg']}"[:400]) from None
+
+
+def _check_wire(version: int) -> None:
+    if version != WIRE:
+        raise RefusedError(
+            "version",
+            f"a hello in version {version} of the messages, where version {WIRE} is spoken; install releases "
+            "of Coterie that speak the same",
+        )
+
+
+def _wire_of(raw: bytes) -> int:
+    """The version that a hello states, which may have fields that this release does not know."""
+    try:
+        table = json.loads(raw)
+    except (ValueError, RecursionError):
+        return WIRE
+    if not isinstance(table, dict) or table.get("kind") != "hello":
+        return WIRE
+    version = table.get("wire", 1 if "address" in table else WIRE)  # as 0.1.0 says where it is
+    return version if type(version) is int and 0 < version <= 10**6 else WIRE
 
 
 # Trees

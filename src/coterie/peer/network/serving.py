@@ -25,7 +25,9 @@ from coterie.peer.network.connection import (
 from coterie.peer.network.messages import (
     Body,
     Head,
+    Lend,
     Reason,
+    Receipt,
     Refusal,
     check_body_size,
     decode_head,
@@ -41,6 +43,8 @@ log = logging.getLogger("coterie.peer")
 
 Identify = Callable[["bytes | None"], str]
 Refused = Callable[[str, str], None]
+Lent = Callable[[str, TlsStream], Awaitable[None]]
+"""Takes a connection that a peer has lent, and returns when it is over."""
 
 
 class Handler(Protocol):
@@ -68,8 +72,9 @@ class Server:
         limits: Limits,
         spool: Path,
         refused: Refused,
+        lent: Lent | None = None,
     ) -> None:
-        self._name, self._context, self._identify = name, context, identify
+        self._name, self._context, self._identify, self._lent = name, context, identify, lent
         self._limits, self._spool, self._refused = limits, spool, refused
         self._handler: Handler | None = None
         self._listening: list[socket.socket] = []
@@ -77,11 +82,14 @@ class Server:
         self._connections: set[asyncio.Task[None]] = set()
         self._by_peer: Counter[str] = Counter()
 
-    async def start(self, host: str, port: int, handler: Handler) -> int:
-        """Listen on every address that the host name stands for; returns the port."""
+    def prepare(self, handler: Handler) -> None:
+        """Answer with this handler, on connections that others open or that are lent to them."""
         self._handler = handler
         self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_spooled(self._spool)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on every address that the host name stands for; returns the port."""
         try:
             self._listening, port = await _listen(host, port)
         except OSError as error:
@@ -96,6 +104,10 @@ class Server:
         self._accepting, self._listening = [], []
         await _end([*self._connections])
 
+    async def serve(self, stream: TlsStream, caller: str) -> None:
+        """Answer a peer on a connection that was opened from here."""
+        await self._converse(stream, Frames(stream, self._limits, self._spool), caller)
+
     async def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
@@ -109,11 +121,15 @@ class Server:
                 sock.close()
                 self._count(RefusedError("busy", "too many connections"), who)
                 continue
-            task = asyncio.create_task(self._connection(sock, who))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
-            # A task that is cancelled before its first step closes nothing itself.
-            task.add_done_callback(lambda _, sock=sock: sock.close())  # type: ignore[misc]
+            self.serve_accepted(sock, who)
+
+    def serve_accepted(self, sock: socket.socket, who: str) -> None:
+        """Find out who calls on a connection, and answer."""
+        task = asyncio.create_task(self._connection(sock, who))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        # A task that is cancelled before its first step closes nothing itself.
+        task.add_done_callback(lambda _: sock.close())
 
     async def _connection(self, sock: socket.socket, address: str) -> None:
         stream = self._stream(sock, address)
@@ -189,6 +205,10 @@ class Server:
             frames.skip_body()  # until `go_on` asks for it
         check_body_size(opening.size, self._limits.largest_body)
         head = self._checked(opening, caller, stream.certificate)
+        if isinstance(head, Lend) and self._lent is not None:
+            await frames.send_all(encode_head(Receipt(sender=self._name)), b"")
+            await self._lent(caller, stream)
+            return False
         if not await self._admitted(stream, caller, head, opening.size):
             return False
         if body is None:

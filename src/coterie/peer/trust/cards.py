@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from coterie import toml_tables
 from coterie.errors import ConfigError, printable
 from coterie.peer.trust import certificates
-from coterie.peer.trust.names import PeerAddress, PeerName
+from coterie.peer.trust.names import PeerName, Reach
 
 if TYPE_CHECKING:
     from coterie.peer.trust.authority import Authority
@@ -71,7 +71,7 @@ class Card(_Certified):
     """A peer: its name, its place in the experiment, where it is reached, and its certificate."""
 
     number: Number
-    address: PeerAddress
+    address: Reach
 
     def check(self, where: str) -> None:
         super().check(where)

@@ -10,12 +10,14 @@ from typing import Protocol
 from cryptography import x509
 
 from coterie.errors import ConfigError
-from coterie.files import read_secret
+from coterie.files import SECRET, read_secret, write_atomically
 from coterie.peer.trust import certificates
 from coterie.peer.trust.certificates import PEER_DAYS, PrivateKey
 from coterie.peer.trust.credentials import Credentials
 
 IDENTITY_FILE = "identity.pem"
+NEXT_FILE = "identity-next.pem"
+"""A new key that the others are told of before it is used."""
 
 
 class Trust(Protocol):
@@ -67,6 +69,12 @@ class Identity(Credentials):
         """A new key and certificate in place of the old ones, which stay until both are written."""
         key, certificate = _new_pair(self.name, authority, valid_days, valid_from, replace=True)
         return Identity(self.folder, certificate, key)._replacing()
+
+    def prepare(self, *, valid_days: float = PEER_DAYS) -> Identity:
+        """A new key and certificate beside the present ones, which stay in use until the others know."""
+        key, certificate = _new_pair(self.name, None, valid_days, None)
+        write_atomically(self.folder / NEXT_FILE, certificates.pair_pem(key, certificate), mode=SECRET)
+        return Identity(self.folder, certificate, key)
 
     def request(self) -> str:
         """A PEM request for a certificate of this key, to be signed by an authority."""

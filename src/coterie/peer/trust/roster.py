@@ -8,7 +8,8 @@ that no authority can speak for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,8 @@ from coterie.registry import nearest
 
 ROSTER_FILE = "roster.toml"
 _HEAD = "# Whom this peer trusts. Changed by `coterie peer trust` and `coterie peer distrust`.\n"
-_SECTIONS = ("member", "authority", "revoked")
+_SECTIONS = ("member", "authority", "revoked", "invited", "left")
+_GRACE = 600.0  # seconds in which a key that its owner has replaced is still accepted
 Stamp = tuple[int, int, int]
 
 
@@ -42,14 +44,34 @@ class Revoked(BaseModel):
     because: Literal["removed", "replaced"]
 
 
+class Invited(BaseModel):
+    """A member that came into the experiment later: nobody waits for it at the start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: PeerName
+
+
+class Left(BaseModel):
+    """A member that has said goodbye: nobody waits for it any more."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: PeerName
+    round: int  # the first one without it
+
+
 class Roster:
-    """Members, authorities and revoked certificates, as the file says."""
+    """Members, authorities, revoked certificates and who has left, as the file says."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.members: Mapping[str, Card] = {}
         self.authorities: Mapping[str, AuthorityCard] = {}
         self.revoked: Mapping[str, Revoked] = {}  # by fingerprint
+        self.invited: frozenset[str] = frozenset()
+        self.left: Mapping[str, Left] = {}
+        self._replaced: dict[str, tuple[Card, float]] = {}  # by fingerprint, and until when it will do
         self._stamp: Stamp | None = None
 
     @classmethod
@@ -73,8 +95,11 @@ class Roster:
         self._read()
         return True
 
-    def add(self, *cards: Card | AuthorityCard, replace: bool = False) -> None:
-        """Trust cards, all or none. replace: also when a name has another certificate already."""
+    def add(self, *cards: Card | AuthorityCard, replace: bool = False, invited: bool = False) -> None:
+        """Trust cards, all or none. replace: also when a name has another certificate already.
+
+        invited: members have signed that these come later.
+        """
         with self._changing():
             members, authorities = dict(self.members), dict(self.authorities)
             revoked = dict(self.revoked)
@@ -90,7 +115,21 @@ class Roster:
                 revoked.pop(card.fingerprint, None)  # whoever trusts it again means it
                 kept[card.name] = card
             _refuse_duplicates(members)
+            self.invited |= {card.name for card in cards if invited}
             self._write(members, authorities, revoked)
+
+    def renew(self, card: Card) -> None:
+        """A member's own new card, which it signed; for some minutes its old certificate will do, too."""
+        old = self.members[card.name]
+        if old.fingerprint != card.fingerprint:
+            self._replaced[old.fingerprint] = old, time.monotonic() + _GRACE
+        self.add(card, replace=True)
+
+    def farewell(self, name: str, round: int) -> None:
+        """A member has left: the first round without it."""
+        with self._changing():
+            left = {**self.left, name: Left(name=name, round=round)}
+            self._write(self.members, self.authorities, self.revoked, left)
 
     def remove(self, name: str) -> None:
         """Trust a member, or an authority, no more."""
@@ -110,6 +149,8 @@ class Roster:
             certificate, name, print_ = certificates.named(der or b"")
         except ConfigError:
             raise RefusedError("certificate", "it cannot be read, or has no valid common name") from None
+        if print_ in self._accepted_still():
+            return name
         if print_ in self.revoked:
             revoked = self.revoked[print_]
             raise RefusedError("certificate", f"that of {revoked.name!r} was {revoked.because}")
@@ -136,7 +177,16 @@ class Roster:
 
     def anchors(self) -> str:
         """What TLS trusts: the certificates of all members and authorities, as PEM."""
-        return "".join(card.certificate for card in [*self.members.values(), *self.authorities.values()])
+        known = [*self.members.values(), *self.authorities.values(), *self._accepted_still().values()]
+        return "".join(card.certificate for card in known)
+
+    def _accepted_still(self) -> dict[str, Card]:
+        now = time.monotonic()
+        return {
+            print_: card
+            for print_, (card, until) in self._replaced.items()
+            if now < until and card.name in self.members
+        }
 
     def by_number(self) -> dict[int, Card]:
         return {card.number: card for card in sorted(self.members.values(), key=lambda card: card.number)}
@@ -184,17 +234,24 @@ class Roster:
             kept[card.name] = card
         _refuse_duplicates(members)
         revoked = [toml_tables.validate(Revoked, e, where) for e in _entries(table, "revoked", where)]
+        left = [toml_tables.validate(Left, e, where) for e in _entries(table, "left", where)]
         self.members, self.authorities = members, authorities
         self.revoked = {entry.fingerprint: entry for entry in revoked}
+        self.left = {entry.name: entry for entry in left}
+        invited = [toml_tables.validate(Invited, e, where) for e in _entries(table, "invited", where)]
+        self.invited = frozenset(entry.name for entry in invited)
 
     def _write(
         self,
         members: Mapping[str, Card],
         authorities: Mapping[str, AuthorityCard],
         revoked: Mapping[str, Revoked],
+        left: Mapping[str, Left] | None = None,
     ) -> None:
-        write_atomically(self.path, roster_text(members, authorities, revoked).encode())
-        self.members, self.authorities, self.revoked = members, authorities, revoked
+        left = {name: entry for name, entry in (left or self.left).items() if name in members}
+        self.invited &= members.keys()
+        write_atomically(self.path, roster_text(members, authorities, revoked, left, self.invited).encode())
+        self.members, self.authorities, self.revoked, self.left = members, authorities, revoked, left
         self._stamp = self._stamp_of_file()
 
 
@@ -202,11 +259,15 @@ def roster_text(
     members: Mapping[str, Card] | None = None,
     authorities: Mapping[str, AuthorityCard] | None = None,
     revoked: Mapping[str, Revoked] | None = None,
+    left: Mapping[str, Left] | None = None,
+    invited: Iterable[str] = (),
 ) -> str:
     table = {
         "member": [card.table() for card in (members or {}).values()],
         "authority": [card.table() for card in (authorities or {}).values()],
         "revoked": [entry.model_dump() for entry in (revoked or {}).values()],
+        "invited": [{"name": name} for name in sorted(invited)],
+        "left": [entry.model_dump() for entry in (left or {}).values()],
     }
     filled = {section: entries for section, entries in table.items() if entries}
     return _HEAD + tomli_w.dumps(filled, multiline_strings=True)

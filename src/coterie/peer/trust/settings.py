@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from coterie import toml_tables
 from coterie.errors import ConfigError
 from coterie.peer.trust.names import (
-    PeerAddress,
+    OUTGOING,
     PeerName,
+    Reach,
     can_be_dialled,
+    is_dialled,
     is_loopback,
     split_address,
     valid_address,
@@ -26,6 +28,7 @@ SETTINGS_FILE = "peer.toml"
 SHARE = "share"
 FIRST_PORT = 7400
 
+Listen = Annotated[str, AfterValidator(lambda text: text and valid_address(text))]
 Seconds = Annotated[float, Field(gt=0, le=10**6)]
 
 
@@ -36,8 +39,11 @@ class PeerSettings(BaseModel):
 
     name: PeerName = Field(description="as in the certificate")
     number: int = Field(ge=0, le=10**6, strict=True, description="place in the experiment, from 0")
-    listen: PeerAddress = Field(default=f"127.0.0.1:{FIRST_PORT}", description="where this peer listens")
-    address: PeerAddress = Field(default="", description="what others dial; empty: the same as listen")
+    listen: Listen = Field(
+        default=f"127.0.0.1:{FIRST_PORT}",
+        description="where this peer listens; empty: nowhere, and others use connections that it opens",
+    )
+    address: Reach = Field(default="", description="what others dial; empty: the same as listen")
     experiment: str = Field(default="experiment.toml", description="the experiment's TOML file")
     data: str = Field(
         default=SHARE,
@@ -59,12 +65,23 @@ class PeerSettings(BaseModel):
         default=0, ge=0, le=10**6, description="how many others are enough to go on after a restart; 0: all"
     )
     metrics: str = Field(
-        default="127.0.0.1:0", description="loopback host:port of /metrics; empty: none; port 0: any"
+        default="127.0.0.1:0",
+        description="host:port of /metrics and /health; empty: none; port 0: any; beyond this machine with "
+        "metrics_token",
+    )
+    metrics_token: str = Field(
+        default="", description="a file with the token that callers from elsewhere must show; empty: none"
     )
     staleness: int = Field(default=5, ge=0, description="rounds that a model may be old in free mode")
     memory: int = Field(default=128, ge=1, description="MiB for received models; larger ones go to disk")
     checkpoints: int = Field(
         default=5, ge=0, le=1000, description="earlier checkpoints that are kept for coterie peer rollback"
+    )
+    misses: int = Field(
+        default=3,
+        ge=1,
+        le=10**6,
+        description="exchanges in a row that a member may miss before it is no longer waited for",
     )
     heartbeat: Seconds = Field(default=1.0, description="seconds between signs of life")
     suspect_after: Seconds = Field(default=4.0, description="seconds of silence after which a peer is absent")
@@ -79,20 +96,26 @@ class PeerSettings(BaseModel):
 
     @field_validator("metrics")
     @classmethod
-    def _metrics_stay_here(cls, metrics: str) -> str:
-        if metrics and not is_loopback(split_address(valid_address(metrics, lowest_port=0))[0]):
-            raise ValueError("metrics are for this machine only: write 127.0.0.1:port, or nothing for none")
-        return metrics
+    def _metrics_have_an_address(cls, metrics: str) -> str:
+        return metrics and valid_address(metrics, lowest_port=0)
 
     @model_validator(mode="before")
     @classmethod
     def _address_is_listen(cls, table: Any) -> Any:
         if isinstance(table, dict) and not table.get("address"):
-            return {**table, "address": table.get("listen", cls.model_fields["listen"].default)}
+            listen = table.get("listen", cls.model_fields["listen"].default)
+            return {**table, "address": OUTGOING if listen == "" else listen}
         return table
 
     @model_validator(mode="after")
     def _fit_together(self) -> PeerSettings:
+        if not self.listen and is_dialled(self.address):
+            raise ValueError(f"nobody listens at {self.address}: set listen, or leave out address")
+        if self.metrics and not self.metrics_token and not is_loopback(split_address(self.metrics)[0]):
+            raise ValueError(
+                "metrics are for this machine only: write 127.0.0.1:port, or nothing for none; or a file "
+                "with a token as metrics_token"
+            )
         if not can_be_dialled(self.address):
             raise ValueError(
                 f"others cannot dial {self.address}; set address to this machine's name or IP and port"
@@ -117,7 +140,9 @@ def settings_from(table: dict[str, Any], folder: Path, where: str = SETTINGS_FIL
     settings = toml_tables.validate(PeerSettings, table, where)
     base = folder.absolute()
     data = settings.data if settings.data == SHARE else _from(base, settings.data)
-    return settings.model_copy(update={"experiment": _from(base, settings.experiment), "data": data})
+    token = settings.metrics_token and _from(base, settings.metrics_token)
+    changes = {"experiment": _from(base, settings.experiment), "data": data, "metrics_token": token}
+    return settings.model_copy(update=changes)
 
 
 def settings_text(settings: PeerSettings) -> str:
@@ -125,7 +150,7 @@ def settings_text(settings: PeerSettings) -> str:
     lines = ["# This peer. Paths start from this file's folder.\n"]
     for name, field in PeerSettings.model_fields.items():
         value = getattr(settings, name)
-        if name == "address" and value == settings.listen:
+        if name == "address" and value in (settings.listen, OUTGOING):
             value = ""  # so that it follows `listen` when that is edited
         lines.append(f"\n# {field.description}\n" if field.description else "\n")
         lines.append(tomli_w.dumps({name: value}))

@@ -1,6 +1,7 @@
-"""A peer's window on this machine: its `pages` over plain HTTP on loopback; asking it, and whether it runs.
+"""A peer's window: its `pages` over plain HTTP; asking it, and whether it runs.
 
-The window may be asked anything by anyone on the machine, so everything is bounded: the request, the time,
+It is for this machine: a caller comes from loopback, and names this machine as whom it asks. Others must show
+a token, if there is one. The window may be asked anything, so everything is bounded: the request, the time,
 the number of connections. It shows and changes nothing.
 """
 
@@ -8,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import http.client
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.errors import PeerError, UnreachableError
-from coterie.files import alone, make_private_folder, somebody_has, write_atomically
+from coterie.errors import ConfigError, CoterieError, PeerError, UnreachableError
+from coterie.files import alone, make_private_folder, read_secret, somebody_has, write_atomically
 from coterie.peer.trust.names import is_loopback, split_address
 from coterie.peer.watch.standing import Standing
 
@@ -27,6 +29,7 @@ _LOCK_FILE = "lock"
 _LONGEST_REQUEST = 8192  # bytes of request line and headers
 _SECONDS = 2.0  # for one request and its answer
 _CONNECTIONS = 16
+_SHORTEST_TOKEN = 16  # characters
 _TEXT = "text/plain; charset=utf-8"
 
 _log = logging.getLogger("coterie.peer")
@@ -49,6 +52,14 @@ def is_running(state: Path) -> bool:
     return somebody_has(state / _LOCK_FILE)
 
 
+def read_token(path: Path) -> str:
+    """The first line of a token's file, which nobody else may read; ConfigError if it is no good token."""
+    token = read_secret(path).decode("latin-1").strip().partition("\n")[0].strip()
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise ConfigError(f"{path}: a token has at least {_SHORTEST_TOKEN} printable characters")
+    return token
+
+
 class Page(NamedTuple):
     kind: str
     text: Callable[[], str]
@@ -63,10 +74,20 @@ class _Refused(Exception):
 
 
 class Monitor:
-    """Answers GET requests for its pages. `file` tells others on this machine where, while it runs."""
+    """Answers GET requests for its pages. `file` tells others on this machine where, while it runs.
 
-    def __init__(self, address: str, pages: Mapping[str, Page], file: Path) -> None:
+    token: what callers from elsewhere must show, read for every request; None: there are none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        pages: Mapping[str, Page],
+        file: Path,
+        token: Callable[[], str] | None = None,
+    ) -> None:
         self._host, self.port = split_address(address)
+        self._token = token
         self._pages, self._file = pages, file
         self._server: asyncio.Server | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -83,6 +104,7 @@ class Monitor:
                 "set another port in peer.toml, or 0 for any"
             ) from None
         host, self.port = self._server.sockets[0].getsockname()[:2]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # where this machine finds it
         content = json.dumps({"host": host, "port": self.port, "process": os.getpid()})
         write_atomically(self._file, content.encode(), durable=False)
 
@@ -121,10 +143,28 @@ class Monitor:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(self._page(await _requested_path(reader)))
+            path, headers = await _requested(reader)
+            self._check(headers, str((writer.get_extra_info("peername") or ("",))[0]))
+            writer.write(self._page(path))
         except _Refused as refused:
             writer.write(_answer(refused.status))
         await writer.drain()
+
+    def _check(self, headers: Mapping[str, list[str]], source: str) -> None:
+        """Whether a caller may see the pages."""
+        shown = [value.removeprefix("Bearer ").encode() for value in headers.get("authorization", ())]
+        if self._token is not None and len(shown) == 1:
+            try:
+                wanted = self._token().encode()
+            except CoterieError as error:
+                _log.warning("%s", error)
+                raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR) from None
+            if hmac.compare_digest(shown[0], wanted):
+                return
+        if not is_loopback(source):
+            raise _Refused(HTTPStatus.UNAUTHORIZED)
+        if not all(map(_is_this_machine, headers.get("host", ()))):
+            raise _Refused(HTTPStatus.MISDIRECTED_REQUEST)
 
     def _page(self, path: str) -> bytes:
         page = self._pages.get(path)
@@ -155,7 +195,8 @@ def ask_standing(state: Path, timeout: float = _SECONDS) -> Standing:
         raise UnreachableError(f"asking it failed: {error}") from None
 
 
-async def _requested_path(reader: asyncio.StreamReader) -> str:
+async def _requested(reader: asyncio.StreamReader) -> tuple[str, dict[str, list[str]]]:
+    """The path, and all headers by their names in small letters."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
@@ -166,17 +207,11 @@ async def _requested_path(reader: asyncio.StreamReader) -> str:
         raise _Refused(HTTPStatus.BAD_REQUEST)
     if words[0] != "GET":
         raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED)
-    if not all(map(_is_this_machine, _hosts(lines[1:]))):
-        raise _Refused(HTTPStatus.MISDIRECTED_REQUEST)
-    return words[1].partition("?")[0]
-
-
-def _hosts(lines: Iterable[str]) -> Iterator[str]:
-    """What the caller thinks whom it asks."""
-    for line in lines:
+    headers: dict[str, list[str]] = {}
+    for line in lines[1:]:
         name, _, value = line.partition(":")
-        if name.strip().lower() == "host":
-            yield value.strip()
+        headers.setdefault(name.strip().lower(), []).append(value.strip())
+    return words[1].partition("?")[0], headers
 
 
 def _is_this_machine(host: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -22,10 +22,10 @@ _PREFIX = "coterie_peer_"
 _Family = CounterMetricFamily | GaugeMetricFamily
 
 
-def pages_of(peer: Peer) -> Mapping[str, Page]:
-    """What can be asked about a peer, in its event loop."""
+def pages_of(peer: Peer, expires: Callable[[], float] | None = None) -> Mapping[str, Page]:
+    """What can be asked about a peer, in its event loop. expires: when its certificate does, in Unix time."""
     registry = CollectorRegistry()  # of its own: the default one also counts what Python does
-    registry.register(_Metrics(peer))
+    registry.register(_Metrics(peer, expires))
     return {
         "/metrics": Page(CONTENT_TYPE_PLAIN_0_0_4, lambda: generate_latest(registry).decode()),
         "/health": Page(_JSON, lambda: json.dumps(health_of(peer))),
@@ -36,10 +36,13 @@ def pages_of(peer: Peer) -> Mapping[str, Page]:
 class _Metrics(Collector):
     """Everything that a peer counts, read when it is asked for."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+    def __init__(self, peer: Peer, expires: Callable[[], float] | None) -> None:
+        self._peer, self._expires = peer, expires
 
     def collect(self) -> Iterator[_Family]:
+        if self._expires is not None:
+            help = "When this peer's certificate expires, in Unix time."
+            yield _gauge("certificate_expires_timestamp_seconds", help, self._expires())
         yield from _own(self._peer)
         yield from _traffic(self._peer)
         yield from _others(self._peer)
@@ -57,6 +60,9 @@ def _own(peer: Peer) -> Iterator[_Family]:
     yield _counter("rounds_played", "Rounds that this process finished.", metrics.rounds)
     yield _counter("rounds_alone", "Rounds that were played while nobody else was there.", metrics.alone)
     yield _counter("rounds_skipped", "Rounds that the others played without this peer.", metrics.skipped)
+    yield _counter(
+        "waiting_seconds", "Seconds in exchanges: sending, and waiting for others.", metrics.waiting
+    )
     yield _counter("sealed_sums", "Secure sums that were opened.", metrics.sealed_sums)
     yield _counter("sealed_failures", "Secure sums that could not be opened.", metrics.sealed_failures)
     help = "Secure sums that cannot be honest, and were not used."
@@ -69,6 +75,8 @@ def _own(peer: Peer) -> Iterator[_Family]:
 def _traffic(peer: Peer) -> Iterator[_Family]:
     metrics = peer.metrics
     yield _counters("refused", "Messages of others that were refused here.", "reason", metrics.refused)
+    help = "Sealed sums that a member asked for and must not have."
+    yield _counters("overdrawn", help, "peer", metrics.overdrawn)
     help = "Own messages that others refused."
     yield _counters("refused_by_others", help, "reason", metrics.refused_by_others)
     yield _counters("received_bytes", "Bytes of payloads that were used.", "peer", metrics.bytes_in)
@@ -94,11 +102,26 @@ def _others(peer: Peer) -> Iterator[_Family]:
     rounds = {name: position.round for name, position in at.items()}
     exchanges = {name: position.slot for name, position in at.items()}
     yield gauges("alive", "1 if the peer was heard of lately.", alive)
+    awaited = {name: peer.membership.awaited(number) for number, name in names.items()}
+    yield gauges("awaited", "1 if exchanges wait for the peer.", awaited)
+    yield _reasons(peer, names)
+    behind = {name: peer.membership.patience.conduct(number).behind for number, name in names.items()}
+    help = "Seconds by which the peer's last message came after this one was ready for it."
+    yield gauges("behind_seconds", help, {name: late for name, late in behind.items() if late is not None})
     yield gauges("round", "The round that the peer says it is in; -1: none yet.", rounds)
     yield gauges("exchange", "The exchange of its round that the peer is at, from 0.", exchanges)
     yield gauges("weight", "Weight given to the peer's model when last known.", weights)
     help = "Rounds that the peer's model was behind when last used."
     yield gauges("staleness_rounds", help, peer.metrics.staleness)
+
+
+def _reasons(peer: Peer, names: Mapping[int, str]) -> _Family:
+    help = "1 for the reason why a peer does not take part as it should."
+    family = GaugeMetricFamily(f"{_PREFIX}neighbour_trouble", help, labels=["peer", "reason"])
+    for number, name in names.items():
+        if reason := peer.membership.reason(number).kind:
+            family.add_metric([name, reason], 1)
+    return family
 
 
 def _gauge(name: str, help: str, value: float) -> _Family:

@@ -33,6 +33,8 @@ class Neighbour(_Shown):
     staleness: int | None  # rounds that its model was behind when it was last used
     missing: int  # times that something was expected of it and did not come
     trouble: str  # why it does not answer
+    awaited: bool = True  # whether exchanges wait for it
+    reason: str = ""  # slow, silent, unreachable, refused, not valid, clock; empty: nothing is wrong
 
 
 class Standing(_Shown):
@@ -106,6 +108,7 @@ def health_of(peer: Peer) -> dict[str, object]:
 
 def _neighbour(peer: Peer, member: Acquaintance) -> Neighbour:
     presence, metrics = peer.membership.presence(member.number), peer.metrics
+    reason = peer.membership.reason(member.number)
     return Neighbour(
         name=member.name,
         number=member.number,
@@ -117,5 +120,7 @@ def _neighbour(peer: Peer, member: Acquaintance) -> Neighbour:
         weight=metrics.weights.get(member.number),
         staleness=metrics.staleness.get(member.name),
         missing=metrics.missing[member.name],
-        trouble=presence.trouble,
+        trouble=reason.text,
+        awaited=peer.membership.awaited(member.number),
+        reason=reason.kind,
     )

@@ -31,10 +31,11 @@ from coterie.protocol.secure_sum.fixed_point import (
     magnitude_exponent,
     magnitude_exponents,
 )
-from coterie.protocol.secure_sum.member import Keys, PairwiseMember, Plan, Reveal
+from coterie.protocol.secure_sum.member import COMMITMENT_BYTES, Keys, PairwiseMember, Plan, Promise, Reveal
 from coterie.protocol.secure_sum.shamir import SHARE_BYTES
 
 __all__ = [
+    "COMMITMENT_BYTES",
     "SHARE_BYTES",
     "FixedPoint",
     "Form",
@@ -42,6 +43,7 @@ __all__ = [
     "PairwiseCollector",
     "PairwiseMember",
     "Plan",
+    "Promise",
     "Reveal",
     "Words",
     "agreed_encoding",

@@ -13,17 +13,21 @@ from coterie.errors import SecureSumError
 from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words
 from coterie.protocol.secure_sum.masks import KeyPair, add_keystream
 from coterie.protocol.secure_sum.member import (
+    COMMITMENT_BYTES,
     STEPS,
     Keys,
     OneTimeMember,
     PairwiseMember,
     Plan,
+    Promise,
     Reveal,
     add_pair_mask,
     field_sum,
     ring_sum,
+    seed_commitment,
+    share_commitment,
 )
-from coterie.protocol.secure_sum.shamir import VECTOR_PRIME, combine, combine_vectors
+from coterie.protocol.secure_sum.shamir import SHARE_BYTES, VECTOR_PRIME, combine, combine_vectors
 
 Form: TypeAlias = Literal["pairwise", "one-time"]
 A = TypeVar("A")
@@ -38,6 +42,7 @@ class Collector:
         self._roster: dict[int, Keys] = {}
         self._sharers: list[int] = []
         self._masked: dict[int, Words] = {}
+        self._promises: dict[int, Promise] = {}
 
     def roster(self, keys: Mapping[int, Keys]) -> dict[int, Keys]:
         """After `advertise`: the keys of those that answered, for all of them."""
@@ -45,9 +50,15 @@ class Collector:
         self._roster = dict(keys)
         return self._roster
 
-    def route(self, boxes: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """After `share`: the sealed boxes for each member that shared, by sender."""
+    def route(
+        self, boxes: Mapping[int, Mapping[int, bytes]], promises: Mapping[int, Promise]
+    ) -> dict[int, dict[int, bytes]]:
+        """After `share`: the sealed boxes for each member that shared, by sender.
+
+        promises: what each of them committed itself to.
+        """
         self.plan.require(boxes, "share")
+        self._promises = dict(promises)
         self._sharers = sorted(boxes)
         for sender in self._sharers:
             if {sender, *boxes[sender]} != set(self._roster):
@@ -55,6 +66,14 @@ class Collector:
         return {
             to: {sender: boxes[sender][to] for sender in self._sharers if sender != to}
             for to in self._sharers
+        }
+
+    def promised(self, holder: int) -> dict[int, bytes]:
+        """With the boxes for a member: what their senders promised about the shares in them."""
+        return {
+            sender: self._promises[sender].shares.get(holder, b"")
+            for sender in self._sharers
+            if sender != holder
         }
 
     def survivors(self, masked: Mapping[int, Words]) -> list[int]:
@@ -77,35 +96,53 @@ class Collector:
 class PairwiseCollector(Collector):
     """Removes the survivors' self-masks, and the pair masks of those that dropped out."""
 
+    def checked(self, holder: int, reveal: Reveal) -> Reveal:
+        """A member's shares, if they are all that it was asked for and what their owners promised it."""
+        left = set(self._sharers) - set(self._masked)
+        if set(reveal.seeds) != set(self._masked) or set(reveal.keys) != left:
+            raise SecureSumError("it did not give one share of each member's secret", {holder})
+        for kind, shares in (("seed", reveal.seeds), ("key", reveal.keys)):
+            for owner, share in shares.items():
+                whole = self._promises[owner].shares.get(holder, b"")
+                promised = whole[:COMMITMENT_BYTES] if kind == "seed" else whole[COMMITMENT_BYTES:]
+                written = share.to_bytes(SHARE_BYTES, "little")
+                if share_commitment(self.plan, kind, owner, holder, written) != promised:
+                    raise SecureSumError(
+                        f"it gave a wrong share of member {owner}'s {kind}: not the one that both knew",
+                        {holder},
+                    )
+        return reveal
+
     def _unmasked(self, answers: Mapping[int, Reveal]) -> Words:
         total = ring_sum(self._masked.values())
         for member in self._masked:
             seeds = {self.plan.point(a): r.seeds[member] for a, r in answers.items() if member in r.seeds}
-            add_keystream(total, self._agreed(seeds), subtract=True)
+            add_keystream(total, self._seed(member, seeds), subtract=True)
         for member in self._sharers:
             if member not in self._masked:
                 self._add_left_behind(total, member, answers)
         return total
 
-    def _agreed(self, shares: Mapping[int, int]) -> bytes:
-        """The secret that all shares give, however they are chosen: a wrong one shows where one is to spare.
-
-        Every choice of as many shares in a row as the threshold asks for contains a wrong one, or does not;
-        two choices that differ in it give different secrets.
-        """
-        points, most = sorted(shares), self.plan.threshold
-        parts = [points[start : start + most] for start in range(max(1, len(points) - most + 1))]
-        found = {combine({point: shares[point] for point in part}, most) for part in parts}
-        if len(found) > 1:
-            raise SecureSumError("a member gave a wrong share: the sum would be nonsense, and is not opened")
-        return found.pop()
+    def _seed(self, member: int, shares: Mapping[int, int]) -> bytes:
+        """The seed that the shares give, if it is the one that the member promised."""
+        try:
+            seed = combine(shares, self.plan.threshold)
+        except SecureSumError as error:
+            raise SecureSumError(str(error), {member} if len(shares) >= self.plan.threshold else ()) from None
+        if seed_commitment(self.plan, member, seed) != self._promises[member].seed:
+            raise SecureSumError(
+                f"the shares that member {member} gave out are not those of the seed that it promised: the "
+                "sum would be nonsense, and is not opened",
+                {member},
+            )
+        return seed
 
     def _add_left_behind(self, total: Words, member: int, answers: Mapping[int, Reveal]) -> None:
         """What a member that dropped out would have added to cancel its masks with the survivors."""
         shares = {self.plan.point(a): r.keys[member] for a, r in answers.items() if member in r.keys}
         pair = KeyPair.of(combine(shares, self.plan.threshold))
         if pair.public != self._roster[member].masking:
-            raise SecureSumError(f"the shares of member {member}'s key do not give its key")
+            raise SecureSumError(f"the shares of member {member}'s key do not give its key", {member})
         for other in self._masked:
             add_pair_mask(total, pair, self._roster[other].masking, member, other, self.plan)
 
@@ -161,7 +198,8 @@ def secure_sum_locally(
 
     collector = collector_kind(plan)
     roster = collector.roster(answers("advertise", numbers, lambda m: m.advertise()))
-    boxes = collector.route(answers("share", list(roster), lambda m: m.share(roster)))
-    masked = answers("mask", list(boxes), lambda m: m.mask(boxes[m.number]))
+    shared = answers("share", list(roster), lambda m: m.share(roster))
+    boxes = collector.route(shared, {number: members[number].promise() for number in shared})
+    masked = answers("mask", list(boxes), lambda m: m.mask(boxes[m.number], collector.promised(m.number)))
     survivors = collector.survivors(masked)
     return collector.total(answers("unmask", survivors, lambda m: m.unmask(survivors)))

@@ -49,7 +49,15 @@ class FixedPoint:
         return words
 
     def decode(self, total: Words, members: int) -> Tensor:
-        """(n,) the real sum, in double precision, from the sum of `members` encodings."""
+        """(n,) the real sum, in double precision, from the sum of `members` encodings.
+
+        Each of them is at most `levels`, so a larger sum has a summand that is none.
+        """
+        if len(total) and int(total.max()) > members * self.levels:
+            raise SecureSumError(
+                f"the sum is larger than that of {members} members within 2^{math.log2(self.clip):.0f}: one "
+                "of them lies"
+            )
         result = torch.empty(len(total), dtype=torch.float64)
         for begin in range(0, len(total), _CHUNK):
             part = slice(begin, begin + _CHUNK)

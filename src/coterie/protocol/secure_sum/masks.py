@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -54,6 +55,11 @@ class KeyPair:
 def derive(secret: bytes, purpose: bytes) -> bytes:
     """A 32-byte key for one purpose from a shared secret."""
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret)
+
+
+def commitment(secret: bytes, about: bytes) -> bytes:
+    """What binds somebody to a secret that cannot be guessed, without telling it; `about` says for what."""
+    return sha256(b"%d/" % len(about) + about + secret).digest()
 
 
 def keystream(key: bytes, n: int, counter: bytes = bytes(16)) -> Words:

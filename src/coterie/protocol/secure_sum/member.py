@@ -2,11 +2,12 @@
 
     advertise -> Keys                    its public keys for this session
     share(roster) -> boxes               shares of its secrets, sealed for each other member
-    mask(boxes) -> words                 its encoded vector under masks
+    promise() -> Promise                 hashes of these secrets and shares: who gives others later, lies
+    mask(boxes, promised) -> words       its encoded vector under masks
     unmask(survivors) -> shares          what lifts the masks of the sum, and of nothing else
 
-Each step is taken once. Two kinds: `PairwiseMember` (Bonawitz et al. 2017) and `OneTimeMember` (Tjell and
-Wisniewski 2021, as PPDL describes it).
+Each of the four steps is taken once. Two kinds: `PairwiseMember` (Bonawitz et al. 2017) and `OneTimeMember`
+(Tjell and Wisniewski 2021, as PPDL describes it).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from torch import Tensor
 
 from coterie.errors import SecureSumError
 from coterie.protocol.secure_sum.fixed_point import FixedPoint, Words
-from coterie.protocol.secure_sum.masks import KeyPair, add_keystream, seal, unseal
+from coterie.protocol.secure_sum.masks import KeyPair, add_keystream, commitment, seal, unseal
 from coterie.protocol.secure_sum.shamir import SHARE_BYTES, VECTOR_PRIME, random_vector, split, split_vector
 
 Boxes: TypeAlias = Mapping[int, bytes]
+COMMITMENT_BYTES = 32
 STEPS = ("advertise", "share", "mask", "unmask")
 
 
@@ -81,6 +83,18 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """What a member commits itself to before anything is masked.
+
+    seed: the commitment to its self-mask's seed. shares: for each member, the commitments to the shares of
+    the seed and of the masking key that it gets, one after the other. Empty for members with one-time masks.
+    """
+
+    seed: bytes = b""
+    shares: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Reveal:
     """A member's shares of the survivors' self-masks, and of the masking keys of those that dropped out."""
 
@@ -120,14 +134,35 @@ class Member:
             for other, content in contents.items()
         }
 
-    def mask(self, boxes: Boxes) -> Words:
-        """The vector under its masks, given the boxes of all members that shared."""
+    def promise(self) -> Promise:
+        """After `share`: what this member commits itself to."""
+        return Promise()
+
+    def mask(self, boxes: Boxes, promised: Boxes | None = None) -> Words:
+        """The vector under its masks, given the boxes of all members that shared.
+
+        promised: what each of them committed itself to about the shares in the box; None: nothing.
+        """
         self._step("mask")
         self.plan.require({*boxes, self.number}, "share")
+        bad = set()
         for other, box in boxes.items():
             if other not in self._roster or other == self.number:
                 raise SecureSumError(f"member {other} sent shares but was not in the roster")
-            self._received[other] = unseal(self._key(other), box, self.plan.label("box", other, self.number))
+            try:
+                content = unseal(self._key(other), box, self.plan.label("box", other, self.number))
+            except SecureSumError:
+                bad.add(other)
+                continue
+            if promised is not None and self._committed(other, content) != promised.get(other):
+                bad.add(other)
+            self._received[other] = content
+        if bad:
+            raise SecureSumError(
+                f"the shares of members {sorted(bad)} were altered, meant for somebody else, or are not what "
+                "was promised",
+                bad,
+            )
         return self._masked(sorted(self._received))
 
     def _step(self, name: str) -> None:
@@ -152,6 +187,10 @@ class Member:
     def _contents(self, members: Iterable[int]) -> dict[int, bytes]:
         raise NotImplementedError
 
+    def _committed(self, other: int, content: bytes) -> bytes:
+        """What the owner of a box for this member must have promised about its content."""
+        return b""
+
     def _masked(self, sharers: Iterable[int]) -> Words:
         raise NotImplementedError
 
@@ -162,6 +201,10 @@ class PairwiseMember(Member):
     def __init__(self, number: int, vector: Tensor, plan: Plan) -> None:
         super().__init__(number, vector, plan)
         self._seed = secrets.token_bytes(32)
+        self._promise = Promise()
+
+    def promise(self) -> Promise:
+        return self._promise
 
     def unmask(self, survivors: Collection[int]) -> Reveal:
         """For a survivor a share of its self-mask, for any other a share of its key; never both."""
@@ -178,10 +221,18 @@ class PairwiseMember(Member):
         points = {member: self.plan.point(member) for member in members}
         seeds = split(self._seed, self.plan.threshold, list(points.values()))
         keys = split(self._masking.private, self.plan.threshold, list(points.values()))
-        return {
+        contents = {
             member: b"".join(share[point].to_bytes(SHARE_BYTES, "little") for share in (seeds, keys))
             for member, point in points.items()
         }
+        shares = {
+            member: share_commitments(self.plan, self.number, member, contents[member]) for member in points
+        }
+        self._promise = Promise(seed_commitment(self.plan, self.number, self._seed), shares)
+        return contents
+
+    def _committed(self, other: int, content: bytes) -> bytes:
+        return share_commitments(self.plan, other, self.number, content)
 
     def _masked(self, sharers: Iterable[int]) -> Words:
         total = self._vector.copy()
@@ -191,6 +242,25 @@ class PairwiseMember(Member):
                 public = self._roster[other].masking
                 add_pair_mask(total, self._masking, public, self.number, other, self.plan)
         return total
+
+
+def seed_commitment(plan: Plan, owner: int, seed: bytes) -> bytes:
+    return commitment(seed, plan.label("seed", owner))
+
+
+def share_commitment(plan: Plan, kind: str, owner: int, holder: int, share: bytes) -> bytes:
+    """kind: of what it is a share, seed or key. No nonce is needed: a single share is a random number."""
+    return commitment(share, plan.label(f"share of {kind}", owner, holder))
+
+
+def share_commitments(plan: Plan, owner: int, holder: int, content: bytes) -> bytes:
+    """To both shares in a box; to nothing if it does not hold two."""
+    if len(content) != 2 * SHARE_BYTES:
+        return b""
+    seed, key = content[:SHARE_BYTES], content[SHARE_BYTES:]
+    return share_commitment(plan, "seed", owner, holder, seed) + share_commitment(
+        plan, "key", owner, holder, key
+    )
 
 
 def add_pair_mask(total: Words, own: KeyPair, public: bytes, number: int, other: int, plan: Plan) -> None:

@@ -1,0 +1,63 @@
+"""Whether there is room: a run that would not fit into the free memory is refused, with the figures.
+
+The system would kill it without a word, after minutes.
+"""
+
+from __future__ import annotations
+
+from coterie.errors import ConfigError
+from coterie.experiments.setup.schema import Experiment
+from coterie.memory import free_memory, in_gib
+from coterie.simulation import Hosting, Need, need_of
+
+_UNDOUBTED = 0.1  # of what is free: if a generous guess is below, nobody looks closer
+_GUESSED_COPIES = 16  # of everyone's models
+_MACHINES = "several machines with --engine ray (docs/scale.md)"
+_FORCE = "--force tries all the same"
+_USABLE = 0.95  # of what is free; the rest is for others
+
+
+def require_memory(experiment: Experiment, hosting: Hosting) -> None:
+    """ConfigError if the run needs more than what is free; `execution.force` tries all the same."""
+    free = free_memory()
+    if free is None or experiment.execution.force or experiment.execution.device != "cpu":
+        return
+    model = sum(value.nbytes for value in hosting.module.state_dict().values())
+    if hosting.topology.nodes * (_GUESSED_COPIES * model + 4 * hosting.topology.nodes) < _UNDOUBTED * free:
+        return
+    need = need_of(hosting)
+    if need.to_come > _USABLE * free:
+        raise ConfigError(refusal(need, free))
+
+
+def require_memory_for_data(experiment: Experiment, size: int) -> None:
+    """The same for samples that are about to be made all at once, and dealt out: one copy each."""
+    free = free_memory()
+    if free is not None and 2 * size > _USABLE * free and not experiment.execution.force:
+        raise ConfigError(
+            f"the samples of {experiment.data} for {experiment.peers:,} peers need about {in_gib(2 * size)}, "
+            f"twice {in_gib(size)} while they are dealt out, and {in_gib(free)} are free; with partition "
+            f"'natural' they are made when needed. What would fit: {experiment.data} with a smaller size, "
+            f"about {int(experiment.peers * _USABLE * free / (2 * size)):,} peers, or {_MACHINES}; {_FORCE}"
+        )
+
+
+def refusal(need: Need, free: int) -> str:
+    """What it needs, what is free, and what would fit."""
+    parts = {
+        "state before and after a round": need.state,
+        "models between training and mixing": need.models,
+        "what optimisers remember": need.optimiser,
+        "addresses and records of an exchange": need.exchange,
+        "worker threads": need.workers,
+    }
+    listed = ", ".join(f"{name} {in_gib(size)}" for name, size in parts.items() if size)
+    fits = int((_USABLE * free - need.workers) / need.per_node)
+    advice = [f"about {fits:,} peers"] if fits > 0 else []
+    advice += ["fewer --workers"] if need.workers > free / 4 else []
+    advice += ["a smaller splitting.samples_per_peer, or size of synthetic"] if need.data > free / 4 else []
+    return (
+        f"{need.nodes:,} nodes with models of {need.numbers:,} numbers need about {in_gib(need.to_come)} "
+        f"({listed}) beside {in_gib(need.data)} of data, and {in_gib(free)} are free. What would fit: "
+        f"{', '.join([*advice, 'a smaller model'])}, or {_MACHINES}; {_FORCE}"
+    )
