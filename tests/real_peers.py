@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ import torch
 
 from coterie import simulate
 from coterie.catalogue import algorithms
+from coterie.cli.peer.run import ALONE
 from coterie.experiments.real_peers.joining import Joining, join
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
 from coterie.experiments.runs.records import History
@@ -178,14 +179,23 @@ class Swarm:
     def running(self, number: int) -> bool:
         return self.processes[number].code() is None
 
-    def finish(self, *numbers: int, timeout: float = PATIENCE) -> None:
-        """Wait until these peers, or all, have ended, each with success."""
+    def finish(self, *numbers: int, timeout: float = PATIENCE, cut_off: Collection[int] = ()) -> None:
+        """Wait until these peers, or all, have ended, each with success.
+
+        Who was cut off in the middle of a round may have finished that one alone. Its exit code says so, if
+        and only if its records do.
+        """
         until = time.monotonic() + timeout
         for number in numbers or range(self.nodes):
             self.processes[number].wait(max(0.0, until - time.monotonic()))
         codes = {n: self.processes[n].code() for n in numbers or range(self.nodes)}
         logs = "\n".join(f"--- peer-{n}\n{self.log(n)[-3000:]}" for n, code in codes.items() if code != 0)
-        assert set(codes.values()) == {0}, f"{codes}\n{logs}"
+        expected = {n: ALONE if n in cut_off and self.alone(n) else 0 for n in codes}
+        assert codes == expected, f"{codes}\n{logs}"
+
+    def alone(self, number: int) -> int:
+        """How many rounds it played while nobody else was there, by its records."""
+        return sum(record.get("alone", False) for record in self.records(number))
 
     def until(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         """Wait for something that the running peers must bring about."""

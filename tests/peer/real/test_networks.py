@@ -69,7 +69,8 @@ def test_a_one_way_cut(tmp_path: Path) -> None:
         assert max(swarm.rounds()) < 25, "the cut must end before the run does"
         assert swarm.rounds()[0] <= cut_at[0] + 2, "it learned alone"
         hosts.heal()
-        swarm.finish()
+        swarm.finish(cut_off=[0])
+        assert swarm.alone(0) <= 1, "more than the round in which it was cut off"
         learned(swarm)
 
 
