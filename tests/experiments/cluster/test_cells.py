@@ -90,7 +90,7 @@ def test_a_comparison_also_of_an_object(tmp_path: Path) -> None:
     ]
 
 
-def die_first(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+def die_first(experiment: Experiment, folder: Path, objects: Objects, watching: Any) -> str | None:
     folder.mkdir(exist_ok=True)
     if not (folder / "died").exists():
         (folder / "died").touch()
@@ -98,7 +98,7 @@ def die_first(experiment: Experiment, folder: Path, objects: Objects) -> str | N
     return None
 
 
-def die_always(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+def die_always(experiment: Experiment, folder: Path, objects: Objects, watching: Any) -> str | None:
     os.kill(os.getpid(), signal.SIGKILL)
     return None
 

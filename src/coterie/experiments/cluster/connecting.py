@@ -32,7 +32,7 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what nodes say of their workers, which Ray prints on stdout
 }
-TOKEN = secrets.token_hex(32)  # of what this process starts; one, since Ray reads it once
+TOKEN = secrets.token_hex(32)  # of what this process starts
 
 
 class WorkerLostError(RunFailedError):
@@ -51,6 +51,16 @@ def the_ray() -> Any:
         ) from None
 
 
+def read_environment(ray: Any) -> None:
+    """Let Ray forget who asked this process for a token before, and look into its environment again.
+
+    Otherwise a process that had a Ray with a token goes on to want it, also from a second Ray that has none:
+    the driver refuses what that says, and its workers end as soon as they begin.
+    """
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 @contextlib.contextmanager
 def connected(experiment: Experiment) -> Iterator[Any]:
     """Ray, for as long as it is needed: what was there before stays, what is started here ends."""
@@ -58,6 +68,7 @@ def connected(experiment: Experiment) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    read_environment(ray)
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = address_of(experiment.execution.engine)
     with _started(ray, experiment) if address is None else _joined(ray, address):
