@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -42,13 +42,14 @@ def _apart(ray: Any) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def one_node(cpus: int = 2, **system: Any) -> Iterator[Any]:
-    """Ray on this machine."""
+def one_node(cpus: int = 2, gpus: int = 0, **system: Any) -> Iterator[Any]:
+    """Ray on this machine, and as many GPUs as it is told to believe in."""
     ray = the_ray()
     with _apart(ray) as folder:
         ray.init(
             address="local",
             num_cpus=cpus,
+            num_gpus=gpus,
             object_store_memory=STORE,
             include_dashboard=False,
             log_to_driver=False,
@@ -119,28 +120,27 @@ def head() -> Iterator[Head]:
         size = ["--num-cpus=2", f"--object-store-memory={STORE}", "--include-dashboard=false"]
         process = subprocess.Popen(
             [*command, *ports, *size, f"--temp-dir={folder}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
+        assert process.stdout is not None
         try:
-            _wait_for(client, process)
+            said = []
+            while "Ray runtime started" not in (line := process.stdout.readline()):
+                said.append(line)
+                if not line:
+                    raise RuntimeError("".join(said))
+            threading.Thread(target=process.stdout.read, daemon=True).start()  # or it would wait for us
             yield Head(f"ray://127.0.0.1:{client}", f"127.0.0.1:{gcs}")
         finally:
             ray.shutdown()
             process.terminate()  # and it ends what it started
             process.wait()
+            process.stdout.close()
 
 
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in found]
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.1)
-    raise RuntimeError("no Ray could be started")

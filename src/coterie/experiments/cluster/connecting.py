@@ -64,13 +64,13 @@ def read_environment(ray: Any) -> None:
 @contextlib.contextmanager
 def connected(experiment: Experiment) -> Iterator[Any]:
     """Ray, for as long as it is needed: what was there before stays, what is started here ends."""
+    address = address_of(experiment.execution.engine)
     ray = the_ray()
     if ray.is_initialized():
         yield ray
         return
     read_environment(ray)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    address = address_of(experiment.execution.engine)
     with _started(ray, experiment) if address is None else _joined(ray, address):
         try:
             yield ray
@@ -113,7 +113,7 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
     """A Ray that is there already."""
     if address != "auto":
         _require_answer(address)
-    with _explained(f"Ray at {address}"):
+    with _explained(f"Ray at {address}"), _muted():
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     yield
 
@@ -142,6 +142,19 @@ def _require_answer(address: str) -> None:
             f"Ray at {address} did not answer within {PATIENCE:g} s; is the address that of Ray "
             "(ray:// with port 10001, without ray:// port 6379), and is nothing between that refuses it?"
         ) from None
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Without what the C++ half of Ray writes to the screen while it tries to get in."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
@@ -179,6 +192,8 @@ def answers(ray: Any, references: Any, timeout: float | None = None) -> Any:
         raise WorkerLostError(f"a worker was lost: {_first_line(error)}") from None
     except (gone.ObjectStoreFullError, gone.OutOfDiskError) as error:
         raise _full(error) from None
+    except gone.RaySystemError as error:
+        raise _unreadable(error) from None
     except gone.OutOfMemoryError as error:
         raise WorkerLostError(f"a worker had no memory left: {_first_line(error)}") from None
     except gone.RayTaskError as error:
@@ -187,7 +202,18 @@ def answers(ray: Any, references: Any, timeout: float | None = None) -> Any:
             raise WorkerLostError(f"a worker was lost: {_first_line(cause)}") from None
         if isinstance(cause, (gone.ObjectStoreFullError, gone.OutOfDiskError)):
             raise _full(cause) from None
+        if isinstance(cause, gone.RaySystemError):
+            raise _unreadable(cause) from None
         raise cause from None
+
+
+def _unreadable(error: BaseException) -> ConfigError:
+    said = _first_line(error).removeprefix("System error: ")
+    return ConfigError(
+        f"a worker of Ray cannot read what was passed as Python objects: {said}; define it in the script or "
+        "notebook itself, or in a file that is named, such as file.py:Class, or install its package on every "
+        "node"
+    )
 
 
 def _full(error: BaseException) -> RunFailedError:
