@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from coterie.errors import ConfigError, RunFailedError
+from coterie.errors import ConfigError, CoterieError, RunFailedError
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import cores
 
@@ -207,8 +207,11 @@ def answers(ray: Any, references: Any, timeout: float | None = None) -> Any:
         raise cause from None
 
 
-def _unreadable(error: BaseException) -> ConfigError:
+def _unreadable(error: BaseException) -> CoterieError:
+    """Of a system error, which most often is that a worker lacks the module of an object."""
     said = _first_line(error).removeprefix("System error: ")
+    if "deserialize" not in str(error):
+        return RunFailedError(f"Ray failed: {said}")
     return ConfigError(
         f"a worker of Ray cannot read what was passed as Python objects: {said}; define it in the script or "
         "notebook itself, or in a file that is named, such as file.py:Class, or install its package on every "
