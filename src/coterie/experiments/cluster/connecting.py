@@ -192,8 +192,6 @@ def answers(ray: Any, references: Any, timeout: float | None = None) -> Any:
         raise WorkerLostError(f"a worker was lost: {_first_line(error)}") from None
     except (gone.ObjectStoreFullError, gone.OutOfDiskError) as error:
         raise _full(error) from None
-    except gone.RaySystemError as error:
-        raise _unreadable(error) from None
     except gone.OutOfMemoryError as error:
         raise WorkerLostError(f"a worker had no memory left: {_first_line(error)}") from None
     except gone.RayTaskError as error:
@@ -205,6 +203,8 @@ def answers(ray: Any, references: Any, timeout: float | None = None) -> Any:
         if isinstance(cause, gone.RaySystemError):
             raise _unreadable(cause) from None
         raise cause from None
+    except gone.RaySystemError as error:  # after errors of tasks, which are of their cause's class as well
+        raise _unreadable(error) from None
 
 
 def _unreadable(error: BaseException) -> CoterieError:
