@@ -31,10 +31,10 @@ from coterie.experiments.cells.comparing import (
     read_plan,
     split_names,
 )
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.on_ray import Task, run_tasks
 from coterie.experiments.runs import naming
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.notices import Notice
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.run import Run
 from coterie.experiments.runs.running import run, run_or_resume

@@ -23,8 +23,8 @@ import coterie
 from coterie.cli import app
 from coterie.errors import ConfigError
 from coterie.experiments.cells import on_ray
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.on_ray import Task, _Teller, run_tasks
-from coterie.experiments.runs.notices import Notice
 from coterie.experiments.runs.records import History
 from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.setup.config import resolve

@@ -20,9 +20,9 @@ from rich.progress import Progress as RichProgress
 from coterie.cli.output import duration
 from coterie.cli.problems import draws, note
 from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.working_off import Event
 from coterie.experiments.runs import records
-from coterie.experiments.runs.notices import Notice
 from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.records import History
 from coterie.experiments.runs.run import Run

@@ -13,9 +13,9 @@ from coterie.cli.problems import note
 from coterie.cli.running.progress import Progress, Watcher
 from coterie.errors import ConfigError
 from coterie.experiments.cells.comparing import Planned
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.naming import going_on
-from coterie.experiments.runs.notices import Notice
 from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.runs.tracking import Tracker, track
 from coterie.experiments.setup.prepare import note_of_isolation

@@ -22,10 +22,10 @@ import torch
 
 from coterie.catalogue import algorithms
 from coterie.errors import CoterieError
+from coterie.experiments.cells.notices import Notice, Notices
 from coterie.experiments.cluster.connecting import WorkerLostError, answers, connected
 from coterie.experiments.cluster.fleet import shipped
 from coterie.experiments.cluster.placing import asking, require_room
-from coterie.experiments.runs.notices import Notice, Notices
 from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.records import History
 from coterie.experiments.setup.prepare import Objects

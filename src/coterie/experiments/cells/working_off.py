@@ -32,9 +32,9 @@ from coterie.experiments.cells.cell import (
     is_finished,
     note_breakage,
 )
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.on_ray import Task, run_tasks
 from coterie.experiments.runs.folder import RunFolder
-from coterie.experiments.runs.notices import Notice
 from coterie.experiments.runs.observing import Watching
 from coterie.experiments.runs.run import Run
 from coterie.experiments.runs.running import run_or_resume
