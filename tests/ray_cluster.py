@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from coterie.experiments.cluster.connecting import TOKEN, the_ray
+from coterie.experiments.cluster.connecting import TOKEN, read_environment, the_ray
 
 STORE = 80 << 20  # bytes; Ray takes no less
 _QUICK = {  # to notice that a node is gone
@@ -22,10 +27,11 @@ _NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", "RAY_TMPDIR")
 
 
 @contextlib.contextmanager
-def _apart() -> Iterator[str]:
+def _apart(ray: Any) -> Iterator[str]:
     """A folder for Ray's files, whose name must be short, and the environment as it was afterwards."""
     before = {name: os.environ.get(name) for name in _NAMES}
     os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
+    read_environment(ray)
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     try:
         yield folder
@@ -36,13 +42,14 @@ def _apart() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def one_node(cpus: int = 2, **system: Any) -> Iterator[Any]:
-    """Ray on this machine."""
+def one_node(cpus: int = 2, gpus: int = 0, **system: Any) -> Iterator[Any]:
+    """Ray on this machine, and as many GPUs as it is told to believe in."""
     ray = the_ray()
-    with _apart() as folder:
+    with _apart(ray) as folder:
         ray.init(
             address="local",
             num_cpus=cpus,
+            num_gpus=gpus,
             object_store_memory=STORE,
             include_dashboard=False,
             log_to_driver=False,
@@ -83,10 +90,57 @@ class Nodes:
 @contextlib.contextmanager
 def three_nodes() -> Iterator[Nodes]:
     ray = the_ray()
-    with _apart() as folder:
+    with _apart(ray) as folder:
         nodes = Nodes(ray, folder, 3)
         try:
             yield nodes
         finally:
             ray.shutdown()
             nodes.close()
+
+
+@dataclass(frozen=True)
+class Head:
+    """A Ray in a process of its own, which wants a token."""
+
+    client: str  # its address for clients
+    address: str  # and for drivers on its machines
+
+
+@contextlib.contextmanager
+def head() -> Iterator[Head]:
+    """As `ray start --head` makes one; this process has its token."""
+    ray = the_ray()
+    with _apart(ray) as folder:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        read_environment(ray)
+        client, gcs = _free_ports(2)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+        ports = [f"--port={gcs}", f"--ray-client-server-port={client}", "--node-ip-address=127.0.0.1"]
+        size = ["--num-cpus=2", f"--object-store-memory={STORE}", "--include-dashboard=false"]
+        process = subprocess.Popen(
+            [*command, *ports, *size, f"--temp-dir={folder}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            said = []
+            while "Ray runtime started" not in (line := process.stdout.readline()):
+                said.append(line)
+                if not line:
+                    raise RuntimeError("".join(said))
+            threading.Thread(target=process.stdout.read, daemon=True).start()  # or it would wait for us
+            yield Head(f"ray://127.0.0.1:{client}", f"127.0.0.1:{gcs}")
+        finally:
+            ray.shutdown()
+            process.terminate()  # and it ends what it started
+            process.wait()
+            process.stdout.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]

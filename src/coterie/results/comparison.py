@@ -31,6 +31,7 @@ from coterie.experiments.cells.comparing import (
     read_plan,
     split_names,
 )
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.on_ray import Task, run_tasks
 from coterie.experiments.runs import naming
 from coterie.experiments.runs.folder import RunFolder
@@ -266,13 +267,15 @@ def run_plan(
     *,
     given: Objects | None = None,
     watch: Watch = lambda planned: None,
+    told: Callable[[Planned, Notice], None] | None = None,
     say: Say = lambda message: None,
     go_on: str = "",
 ) -> Comparison:
     """Run what has not been run; of what has, read the result. All runs of a seed have the same data.
 
     folder: for the plan and the runs; None: nothing is kept. given: the user's own objects, for all runs.
-    watch: who looks on at a run. go_on: how to go on after an interruption.
+    watch: who looks on at a run in this process. told: is told how far one is that goes on Ray.
+    go_on: how to go on after an interruption.
     """
     plan, dealer = in_own_folders(list(plan)), Dealer(given)
     _check_all(plan, dealer)
@@ -282,7 +285,7 @@ def run_plan(
         _write_plan(plan, folder)
     runs: dict[str, Run] = {}
     if any(planned.experiment.execution.on_ray for planned in plan):
-        return _compared_on_ray(plan, folder, dealer, given or Objects(), go_on)
+        return _compared_on_ray(plan, folder, dealer, given or Objects(), told, go_on)
     try:
         for planned in _by_seed(plan):
             runs[planned.folder] = _run_one(planned, folder, dealer, watch(planned), go_on)
@@ -302,7 +305,12 @@ def _run_one(planned: Planned, folder: Path | None, dealer: Dealer, observer: Wa
 
 
 def _compared_on_ray(
-    plan: list[Planned], folder: Path | None, dealer: Dealer, given: Objects, go_on: str
+    plan: list[Planned],
+    folder: Path | None,
+    dealer: Dealer,
+    given: Objects,
+    told: Callable[[Planned, Notice], None] | None,
+    go_on: str,
 ) -> Comparison:
     """All runs beside each other, as many at a time as Ray has room for; then they are read."""
     with tempfile.TemporaryDirectory() as apart:
@@ -311,9 +319,10 @@ def _compared_on_ray(
         def ended(task: Task, message: str | None) -> None:
             broken.update({} if message is None else {task.name: message})
 
-        todo = [p for p in plan if RunFolder(where / p.folder).result() is None]
-        tasks = [Task(p.folder, p.experiment, replace(given, algorithm=p.algorithm)) for p in todo]
-        run_tasks(tasks, where, _run_there, ended)
+        todo = {p.folder: p for p in plan if RunFolder(where / p.folder).result() is None}
+        tasks = [Task(name, p.experiment, replace(given, algorithm=p.algorithm)) for name, p in todo.items()]
+        tell = None if told is None else lambda task, notice: told(todo[task.name], notice)
+        run_tasks(tasks, where, _run_there, ended, tell)
         try:
             for planned in _by_seed(plan):
                 if planned.folder in broken:
@@ -327,16 +336,14 @@ def _compared_on_ray(
 
 def _here(planned: Planned) -> Planned:
     """The same run, in this process."""
-    e = planned.experiment
-    execution = e.execution.model_copy(update={"engine": "local"})
-    return replace(planned, experiment=e.model_copy(update={"execution": execution}))
+    return replace(planned, experiment=planned.experiment.executed(engine="local"))
 
 
-def _run_there(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+def _run_there(experiment: Experiment, folder: Path, objects: Objects, observer: Watching) -> str | None:
     """A run of a comparison as a task of Ray."""
     try:
         dealt, given = Dealer(objects)(experiment)
-        run_or_resume(dealt, folder, objects=given)
+        run_or_resume(dealt, folder, objects=given, observer=observer)
     except CoterieError as error:
         return str(error)
     return None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +23,10 @@ import coterie
 from coterie.cli import app
 from coterie.errors import ConfigError
 from coterie.experiments.cells import on_ray
-from coterie.experiments.cells.on_ray import Task, run_tasks
+from coterie.experiments.cells.notices import Notice
+from coterie.experiments.cells.on_ray import Task, _Teller, run_tasks
+from coterie.experiments.runs.records import History
+from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import Experiment
@@ -90,7 +96,77 @@ def test_a_comparison_also_of_an_object(tmp_path: Path) -> None:
     ]
 
 
-def die_first(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+class Waits(coterie.Observer):
+    """Goes on after the first round when somebody has heard of it."""
+
+    def __init__(self, heard: Path) -> None:
+        self.heard = heard
+
+    def round(self, record: Any, history: Any) -> str | None:
+        deadline = time.monotonic() + 120
+        while record.round == 0 and not self.heard.exists():
+            if time.monotonic() > deadline:
+                return "nobody heard of it"
+            time.sleep(0.05)
+        return None
+
+
+def run_and_wait(experiment: Experiment, folder: Path, objects: Objects, watching: Any) -> str | None:
+    return run_or_resume(experiment, folder, observer=[watching, Waits(folder.parent / "heard")]).stopped
+
+
+def test_a_cell_tells_how_far_it_is_while_it_runs(tmp_path: Path) -> None:
+    notices: list[Notice] = []
+    ends: list[str | None] = []
+
+    def told(task: Task, notice: Notice) -> None:
+        notices.append(notice)
+        (tmp_path / "heard").touch()
+
+    task = Task("cell", resolve({**USUAL, "algorithm": "d-psgd", "execution": RAY}), Objects())
+    run_tasks([task], tmp_path, run_and_wait, lambda task, message: ends.append(message), told)
+    assert ends == [None]
+    assert [one.done for one in notices] == [1, 2]
+    run = coterie.open(tmp_path / "cell")
+    assert notices[-1].mean == pytest.approx(float(run.personal_accuracy.mean()))
+    assert notices[-1].metric == "accuracy"
+    assert all(1 << 20 < one.memory[0] < 1 << 36 for one in notices)
+
+
+def test_a_cell_tells_no_more_than_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it goes on from."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    left: list[Notice] = []
+    board = SimpleNamespace(leave=SimpleNamespace(remote=lambda name, notice: left.append(notice)))
+    history = History(seconds=[0.5] * 3)
+    teller = _Teller("cell", board)
+    teller.begin(resolve({**USUAL, "algorithm": "d-psgd"}), history)
+    for round in range(3, 43):  # eight in a second
+        history.seconds.append(0.1)
+        teller.round(SimpleNamespace(round=round, memory=()), history)  # type: ignore[arg-type]
+        now[0] += 0.125
+    assert [one.done for one in left] == [4, 12, 20, 28, 36]
+    assert {one.before for one in left} == {3}
+    assert teller.last is not None
+    assert teller.last.done == 43
+    assert teller.last.each == pytest.approx(0.1)
+
+
+def test_a_comparison_shows_the_usual_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["compare", "--algorithms", "d-psgd", "--peers", "4", "--rounds", "2", "--no-plots"]
+    there = [*asked, "--engine", "ray", "--set", "execution.executor=looped"]
+    done = CliRunner().invoke(app, [*there, "--run-dir", "there"])
+    assert done.exit_code == 0, done.output
+    for label in ("local", "d-psgd"):
+        assert re.search(rf"{label}: round 2/2  accuracy 0\.\d+ .* s/round .* 1 worker with \d", done.output)
+    tracked = CliRunner().invoke(app, [*there, "--track", "tensorboard"])
+    assert tracked.exit_code == 2
+    assert "--track follows runs of this process" in tracked.output
+
+
+def die_first(experiment: Experiment, folder: Path, objects: Objects, watching: Any) -> str | None:
     folder.mkdir(exist_ok=True)
     if not (folder / "died").exists():
         (folder / "died").touch()
@@ -98,7 +174,7 @@ def die_first(experiment: Experiment, folder: Path, objects: Objects) -> str | N
     return None
 
 
-def die_always(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+def die_always(experiment: Experiment, folder: Path, objects: Objects, watching: Any) -> str | None:
     os.kill(os.getpid(), signal.SIGKILL)
     return None
 

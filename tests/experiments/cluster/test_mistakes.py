@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ray_cluster import one_node
 
 import coterie
@@ -24,6 +26,7 @@ from coterie.experiments.cluster import connecting
 from coterie.experiments.cluster.fleet import Fleet
 
 USUAL: dict[str, Any] = {"data": "digits", "peers": 4, "rounds": 1, "topology": "full"}
+LOOPED = {"executor": "looped"}
 
 
 def refused(**how: Any) -> str:
@@ -74,7 +77,7 @@ def ray() -> Iterator[Any]:
 
 
 def test_more_workers_than_there_is_room_for(ray: Any) -> None:
-    assert "there is room for 2 workers with 1 CPUs each" in refused(engine="ray", workers=3)
+    assert "there is room for 2 workers with 1 CPU each, not for 3" in refused(engine="ray", workers=3)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,60 @@ class Locked(coterie.ModelAlgorithm):
 def test_an_algorithm_that_cannot_be_sent(ray: Any) -> None:
     with pytest.raises(ConfigError, match=r"\(algorithm\) cannot be sent to Ray's workers.*file.py:Class"):
         coterie.simulate(Locked(), **USUAL, execution={"engine": "ray"})
+
+
+OWN = """
+from dataclasses import dataclass
+import coterie
+
+@dataclass(frozen=True)
+class Own(coterie.ModelAlgorithm):
+    facts = coterie.Facts(paper="none", measured="after_local", communication="nothing")
+
+    def round(self, state, node):
+        yield from ()
+        return state
+"""
+
+
+def test_an_algorithm_of_a_module_that_workers_do_not_have(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("only_here").Own()
+    told = r"cannot read what was passed.*No module named 'only_here'; define it in the script or notebook"
+    for ask in (coterie.simulate, lambda own, **given: coterie.compare([own], **given)):
+        with pytest.raises(ConfigError, match=told) as error:
+            ask(own, **USUAL, execution={**LOOPED, "engine": "ray"})
+        assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True)
+class Changed(coterie.ModelAlgorithm):
+    """Has what a user writes in a notebook."""
+
+    change: Any = field(default=lambda params: params)
+    facts = coterie.Facts(paper="none", measured="after_local", communication="nothing")
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def round(self, state: coterie.ModelState, node: coterie.Node) -> coterie.Round[coterie.ModelState]:
+        mine = self.change(node.train(state.params))
+        node.measure(after_local=mine)
+        yield from ()
+        return coterie.ModelState(mine)
+
+
+def test_an_algorithm_of_a_notebook_may_have_a_lambda(ray: Any) -> None:
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's own classes are
+    try:
+        there = coterie.simulate(Changed(), **USUAL, execution={**LOOPED, "engine": "ray"})
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    here = coterie.simulate(Changed(), **USUAL, execution=LOOPED)
+    assert torch.equal(there.personal_accuracy, here.personal_accuracy)
 
 
 def test_a_node_without_the_data(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.experiments.cluster.placing import Clock, costs, cut, steady
+from coterie.experiments.cluster.placing import Clock, capacity, costs, cut, steady
+from coterie.experiments.setup.schema import Execution
+
+
+class Nodes:
+    """What Ray says of its nodes."""
+
+    def __init__(self, *resources: dict[str, float]) -> None:
+        self._nodes = [{"Alive": True, "Resources": one} for one in resources]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [*self._nodes, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "fit"),
+    [
+        ({"cpus": 2}, [{"CPU": 3.0}] * 3, 3),  # what is left of each is no CPU for a fourth
+        ({"cpus": 0.1}, [{"CPU": 1.0}], 10),
+        ({"gpus": 0.1}, [{"CPU": 16.0, "GPU": 1.0}], 16),  # on the CPU nobody takes of a GPU
+        ({"gpus": 0.1, "device": "cuda"}, [{"CPU": 16.0, "GPU": 1.0}], 10),
+        ({"gpus": 0.4, "device": "cuda"}, [{"CPU": 16.0, "GPU": 1.0}] * 2, 4),
+        ({"device": "cuda"}, [{"CPU": 16.0}, {"CPU": 0.0, "GPU": 4.0}], 0),
+    ],
+)
+def test_how_many_fit(asked: dict[str, Any], nodes: list[dict[str, float]], fit: int) -> None:
+    assert capacity(Nodes(*nodes), Execution(**asked)) == fit
 
 
 def test_costs_count_batches_and_the_hub_hardly() -> None:

@@ -20,6 +20,7 @@ from rich.progress import Progress as RichProgress
 from coterie.cli.output import duration
 from coterie.cli.problems import draws, note
 from coterie.experiments.cells.cell import Cell
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.working_off import Event
 from coterie.experiments.runs import records
 from coterie.experiments.runs.observing import Observer
@@ -29,8 +30,6 @@ from coterie.protocol import Point
 from coterie.reporting.tables import in_bytes
 from coterie.simulation import RoundRecord
 from coterie.spreads import MOST_LISTED, SAMPLE
-
-_RECENT = 20  # rounds whose time predicts the rest
 
 
 class _Bar:
@@ -62,45 +61,45 @@ class Progress(_Bar):
         super().__init__(quiet, BarColumn(bar_width=20), TextColumn("round"), MofNCompleteColumn())
         self.lines = lines
 
-    def watch(self, label: str, rounds: int, point: Point) -> _Watcher:
+    def watch(self, label: str, rounds: int, point: Point) -> Watcher:
         task = None
         if self._bar is not None:
             task = self._bar.add_task(label, total=rounds, facts="preparing")
-        return _Watcher(self, label, rounds, point, task)
+        return Watcher(self, label, rounds, point, task)
 
-    def show(self, watcher: _Watcher, done: int, facts: str, scored: Mapping[str, float]) -> None:
+    def show(self, watcher: Watcher, done: int, facts: str, scored: Mapping[str, float]) -> None:
         """After a round. scored: the mean of the main metric by its name, if it was measured."""
         if self._bar is not None:
             self._bar.update(watcher.task, completed=done, facts=facts)
-        elif not self.quiet and _is_due(done, watcher.rounds, self.lines):
+        elif not self.quiet and _is_due(done, watcher.shown or done - 1, watcher.rounds, self.lines):
             known = {"event": "round", "label": watcher.label, "round": done, "rounds": watcher.rounds}
             line = f"{watcher.label}: round {done}/{watcher.rounds}  {facts}"
             note(line, facts={**known, **scored})
+        watcher.shown = done
 
 
-class _Watcher(Observer):
+class Watcher(Observer):
     """The observer of one run."""
 
     def __init__(self, progress: Progress, label: str, rounds: int, point: Point, task: Any) -> None:
         self.progress, self.label, self.rounds, self.point, self.task = progress, label, rounds, point, task
         self._said_unlisted = False
+        self.shown = 0  # rounds
 
     def round(self, record: RoundRecord, history: History) -> None:
         if self.progress.quiet:
             return
         self._say_if_unlisted(record)
-        done = record.round + 1
-        recent = history.seconds[-_RECENT:]
-        each = sum(recent) / len(recent)
-        facts = f"{each:.2f} s/round  left {duration(each * (self.rounds - done))}"
-        if record.memory:
-            facts += f"  {len(record.memory)} workers with {in_bytes(sum(record.memory))}"
-        means = (one.mean(history.main, self.point) for one in reversed(history.measurements))
-        mean = next((mean for mean in means if mean is not None), None)
-        scored = {} if mean is None else {history.main: mean}
+        self.tell(Notice.of(record, history, self.point))
+
+    def tell(self, notice: Notice) -> None:
+        """Of this run, wherever it goes."""
+        left = notice.each * (self.rounds - notice.done)
+        facts = f"{notice.each:.2f} s/round  left {duration(left)}{_workers(notice.memory)}"
+        scored = {} if notice.mean is None else {notice.metric: notice.mean}
         for name, mean in scored.items():
             facts = f"{name.replace('_', ' ')} {mean:.3f}  {facts}"
-        self.progress.show(self, done, facts, scored)
+        self.progress.show(self, notice.done, facts, scored)
 
     def end(self, run: Run) -> None:
         if run.stopped is not None:
@@ -123,9 +122,16 @@ class _Watcher(Observer):
         )
 
 
-def _is_due(done: int, rounds: int, lines: int) -> bool:
-    """About so many rounds, and always the last."""
-    return done == rounds or done * lines // rounds > (done - 1) * lines // rounds
+def _is_due(done: int, before: int, rounds: int, lines: int) -> bool:
+    """About so many rounds, and always the last. before: rounds that were done when this was asked last."""
+    return done > before and (done == rounds or done * lines // rounds > before * lines // rounds)
+
+
+def _workers(memory: Sequence[int]) -> str:
+    """Of other processes, how many there are and what they use."""
+    if not memory:
+        return ""
+    return f"  {len(memory)} {'worker' if len(memory) == 1 else 'workers'} with {in_bytes(sum(memory))}"
 
 
 class CellProgress(_Bar):
@@ -136,6 +142,7 @@ class CellProgress(_Bar):
         self.title = title
         self._rounds = {cell.name: cell.experiment.rounds for cell in cells}
         self._done: dict[str, int] = {}
+        self._memory: dict[str, int] = {}  # of cells that run elsewhere
         self._kept = self._ended = 0
         self._start = time.monotonic()
         self._task: Any = None
@@ -148,15 +155,19 @@ class CellProgress(_Bar):
 
     def __call__(self, event: Event) -> None:
         name, before = event.cell.name, self._done.get(event.cell.name, 0)
-        if event.kind == "round" and before == 0 and event.rounds > 1:
-            self._kept += event.rounds - 1  # of a cell that is continued
+        if event.kind == "round" and before == 0:
+            self._kept += event.rounds - 1 if event.kept is None else event.kept  # of a cell that goes on
         self._done[name] = max(before, event.rounds)
         if event.kind == "kept":
             self._kept += event.rounds
         if event.kind == "broken":
             self._kept += self._rounds[name] - self._done[name]
             self._done[name] = self._rounds[name]
-        self._ended += event.kind in ("kept", "finished", "broken")
+        ended = event.kind in ("kept", "finished", "broken")
+        self._ended += ended
+        self._memory.pop(name, None)
+        if event.memory and not ended:
+            self._memory[name] = event.memory
         self._show(event)
 
     def time_left(self) -> float | None:
@@ -168,6 +179,7 @@ class CellProgress(_Bar):
     def _show(self, event: Event) -> None:
         left = self.time_left()
         facts = f"{self._ended}/{len(self._rounds)} cells" + (f"  left {duration(left)}" if left else "")
+        facts += _workers(list(self._memory.values()))
         if self._bar is not None:
             self._bar.update(self._task, completed=sum(self._done.values()), facts=facts)
             if event.kind == "broken":

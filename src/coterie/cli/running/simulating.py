@@ -10,11 +10,12 @@ from pathlib import Path
 from coterie.catalogue import algorithms
 from coterie.cli.output import Output, print_json, print_paths
 from coterie.cli.problems import note
-from coterie.cli.running.progress import Progress
+from coterie.cli.running.progress import Progress, Watcher
+from coterie.errors import ConfigError
 from coterie.experiments.cells.comparing import Planned
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.naming import going_on
-from coterie.experiments.runs.observing import Observer
 from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.runs.tracking import Tracker, track
 from coterie.experiments.setup.prepare import note_of_isolation
@@ -49,8 +50,19 @@ def compare_and_show(
     plan: list[Planned], folder: Path, output: Output, trackers: Sequence[str] = ()
 ) -> Comparison:
     """Run the plan; table or JSON on stdout, plots in the folder."""
-    tracked = _Tracked(trackers, folder)
+    if trackers and any(planned.experiment.execution.on_ray for planned in plan):
+        raise ConfigError(
+            "--track follows runs of this process, and with Ray those of a comparison are elsewhere; leave "
+            "it out, or track a single `coterie run`"
+        )
+    tracked, elsewhere = _Tracked(trackers, folder), dict[str, Watcher]()
     with Progress(output.quiet, lines=3) as progress, tracked:
+
+        def told(planned: Planned, notice: Notice) -> None:
+            if planned.folder not in elsewhere:
+                elsewhere[planned.folder] = _watcher(progress, planned.experiment, planned.label)
+            elsewhere[planned.folder].tell(notice)
+
         done = run_plan(
             plan,
             folder,
@@ -58,6 +70,7 @@ def compare_and_show(
                 _watcher(progress, planned.experiment, planned.label),
                 *tracked.watch(f"{planned.label}-s{planned.experiment.seed}"),
             ],
+            told=told,
             say=partial(note, quiet=output.quiet),
             go_on=f"coterie compare --resume {folder}",
         )
@@ -94,7 +107,7 @@ class _Tracked(ExitStack):
         return [self.enter_context(track(name, self._folder / name, called)) for name in self._names]
 
 
-def _watcher(progress: Progress, experiment: Experiment, label: str) -> Observer:
+def _watcher(progress: Progress, experiment: Experiment, label: str) -> Watcher:
     point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
     return progress.watch(label, experiment.rounds, point)
 

@@ -45,8 +45,7 @@ class Cell:
 
     def on(self, engine: str) -> Cell:
         """The same cell, to be run there."""
-        execution = self.experiment.execution.model_copy(update={"engine": engine})
-        return replace(self, experiment=self.experiment.model_copy(update={"execution": execution}))
+        return replace(self, experiment=self.experiment.executed(engine=engine))
 
     def describe(self) -> str:
         return ", ".join(

@@ -10,7 +10,9 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +21,26 @@ from typing import Any, TypeAlias
 import torch
 
 from coterie.catalogue import algorithms
-from coterie.errors import ConfigError
+from coterie.errors import CoterieError
+from coterie.experiments.cells.notices import Notice, Notices
 from coterie.experiments.cluster.connecting import WorkerLostError, answers, connected
 from coterie.experiments.cluster.fleet import shipped
+from coterie.experiments.cluster.placing import asking, require_room
+from coterie.experiments.runs.observing import Observer
+from coterie.experiments.runs.records import History
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
+from coterie.memory import used_memory
+from coterie.simulation import RoundRecord
 
 _ATTEMPTS = 5  # at a task that is lost again and again
-_WAIT = 1.0  # seconds between two looks at the tasks
+_WAIT = 1.0  # seconds between two looks at the tasks and their notices
+_RARELY = 1.0  # seconds between two notices of a task
 
-Work: TypeAlias = Callable[[Experiment, Path, Objects], "str | None"]
+Work: TypeAlias = Callable[[Experiment, Path, Objects, Observer], "str | None"]
 """Runs an experiment in a folder; the message if it breaks. A function of a module, which Ray finds again."""
+Told: TypeAlias = Callable[["Task", Notice], None]
 
 
 @dataclass(frozen=True)
@@ -43,21 +53,30 @@ class Task:
 
 
 def run_tasks(
-    tasks: Sequence[Task], where: Path, work: Work, ended: Callable[[Task, str | None], None]
+    tasks: Sequence[Task],
+    where: Path,
+    work: Work,
+    ended: Callable[[Task, str | None], None],
+    told: Told | None = None,
 ) -> None:
-    """Run them all, in any order. ended: is told of each when it has, and the message if it broke."""
+    """Run them all, in any order.
+
+    ended: is told of each when it has, and the message if it broke. told: how far each is, now and then.
+    """
     if not tasks:
         return
     where.mkdir(parents=True, exist_ok=True)
     with connected(tasks[0].experiment) as ray, _sign(where) as sign:
-        board = _Board(ray, where, work, sign)
+        for task in tasks:
+            require_room(ray, task.experiment.execution)
+        board = _Board(ray, where, work, sign, told)
         try:
             for task in tasks:
-                _require_room(ray, task.experiment)
                 board.start(task)
             while board.running:
                 for task, message in board.finished():
                     ended(task, message)
+                board.read_notices()
         finally:
             board.clear()
 
@@ -65,8 +84,11 @@ def run_tasks(
 class _Board:
     """Who is running, and how often each was begun."""
 
-    def __init__(self, ray: Any, where: Path, work: Work, sign: str) -> None:
-        self._ray, self._where, self._work, self._sign = ray, where, work, sign
+    def __init__(self, ray: Any, where: Path, work: Work, sign: str, told: Told | None) -> None:
+        self._ray, self._where, self._work, self._sign, self._told = ray, where, work, sign, told
+        again = {"max_restarts": -1, "max_task_retries": -1}  # it may be on a node that is lost
+        self._notices = ray.remote(Notices).options(num_cpus=0, **again).remote() if told else None
+        self._unread = None  # what was asked of it last
         self._remote = ray.remote(_carried_out)
         self._shipped: dict[int, Any] = {}  # the user's objects, once for all tasks that have the same
         self._attempts: dict[str, int] = {}
@@ -77,13 +99,9 @@ class _Board:
         e, key = task.experiment, id(task.objects)
         if key not in self._shipped:
             self._shipped[key] = shipped(self._ray, e, task.objects)
-        options = self._remote.options(
-            num_cpus=e.execution.cpus,
-            num_gpus=e.execution.gpus if e.execution.device.startswith("cuda") else 0,
-            max_retries=0,
-            scheduling_strategy="SPREAD",
-        )
-        sent = e.model_dump(mode="json"), task.name, str(self._where), self._sign, self._shipped[key]
+        options = self._remote.options(**asking(e.execution), max_retries=0)
+        place = task.name, str(self._where), self._sign
+        sent = e.model_dump(mode="json"), place, self._shipped[key], self._notices
         self.running[options.remote(self._work, *sent)] = task
 
     def finished(self) -> Iterator[tuple[Task, str | None]]:
@@ -92,30 +110,60 @@ class _Board:
         for reference in ready:
             task = self.running.pop(reference)
             try:
-                message, files = answers(self._ray, reference)
+                message, files, last = answers(self._ray, reference)
             except WorkerLostError as lost:
                 if self._attempts[task.name] < _ATTEMPTS:
                     self.start(task)
                     continue
-                message, files = f"{lost}, {_ATTEMPTS} times", None
+                message, files, last = f"{lost}, {_ATTEMPTS} times", None, None
             if files is not None:
                 _put(files, self._where / task.name)
+            if last is not None and self._told is not None:
+                self._told(task, last)
             yield task, message
+
+    def read_notices(self) -> None:
+        """Hand on what tasks have left; without waiting for it."""
+        if self._notices is None or self._told is None:
+            return
+        self._unread = self._unread or self._notices.read.remote()
+        if not self._ray.wait([self._unread], timeout=0)[0]:
+            return
+        running, found = {task.name: task for task in self.running.values()}, {}
+        with contextlib.suppress(CoterieError):  # its node is lost: those who run will leave others
+            found = answers(self._ray, self._unread)
+        self._unread = None
+        for name in found.keys() & running.keys():
+            self._told(running[name], found[name])
 
     def clear(self) -> None:
         for reference in self.running:
             with contextlib.suppress(Exception):  # Ray itself may be gone
                 self._ray.cancel(reference, force=True)
+        if self._notices is not None:
+            with contextlib.suppress(Exception):
+                self._ray.kill(self._notices)
 
 
-def _require_room(ray: Any, experiment: Experiment) -> None:
-    """Refuse what would wait for ever: no node has so much."""
-    e = experiment.execution
-    needs = {"CPU": e.cpus} | ({"GPU": e.gpus} if e.device.startswith("cuda") else {})
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(name, 0) >= amount for name, amount in needs.items()) for node in nodes):
-        asked = " and ".join(f"{amount:g} {name}s" for name, amount in needs.items())
-        raise ConfigError(f"no node of Ray has {asked}, which execution.cpus and execution.gpus ask for")
+class _Teller(Observer):
+    """In a task: leaves notices on the board, if there is one, and keeps the last."""
+
+    def __init__(self, name: str, notices: Any) -> None:
+        self._name, self._notices = name, notices
+        self._before, self._again = 0, 0.0
+        self.last: Notice | None = None
+
+    def begin(self, experiment: Experiment, history: History) -> None:
+        self._before = len(history.seconds)
+        self._point = algorithms[experiment.algorithm].facts.measured  # type: ignore[attr-defined]
+
+    def round(self, record: RoundRecord, history: History) -> None:
+        if self._notices is None:
+            return
+        self.last = Notice.of(record, history, self._point, self._before, (used_memory(),))
+        if time.monotonic() >= self._again:
+            self._again = time.monotonic() + _RARELY
+            self._notices.leave.remote(self._name, self.last)
 
 
 @contextlib.contextmanager
@@ -130,20 +178,29 @@ def _sign(where: Path) -> Iterator[str]:
 
 
 def _carried_out(
-    work: Work, experiment: Mapping[str, Any], name: str, where: str, sign: str, objects: Objects
-) -> tuple[str | None, dict[str, bytes] | None]:
-    """The task: the message if it broke, and the files if they are not where they belong."""
+    work: Work, experiment: Mapping[str, Any], place: tuple[str, str, str], objects: Objects, notices: Any
+) -> tuple[str | None, dict[str, bytes] | None, Notice | None]:
+    """The task: the message if it broke, the files if they are not where they belong, and its last notice.
+
+    place: the name of its folder, the folder around that, and the file by which that is known.
+    """
     torch.set_num_threads(1)
     here = Experiment.model_validate(experiment)
     if objects.algorithm is not None and here.algorithm not in algorithms:  # a class of the user's own
         algorithms.register(here.algorithm)(type(objects.algorithm))
-    execution = {"engine": "local", "workers": max(1, int(here.execution.cpus))}
-    here = here.model_copy(update={"execution": here.execution.model_copy(update=execution)})
+    here = here.executed(engine="local", workers=max(1, int(here.execution.cpus)))
+    name, where, sign = place
+    teller = _Teller(name, notices)
     if (Path(where) / sign).exists():
-        return work(here, Path(where) / name, objects), None
+        return _named(work(here, Path(where) / name, objects, teller)), None, teller.last
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
-        message = work(here, Path(folder) / name, objects)
-        return message, dict(_files(Path(folder) / name))
+        message = _named(work(here, Path(folder) / name, objects, teller))
+        return message, dict(_files(Path(folder) / name)), teller.last
+
+
+def _named(message: str | None) -> str | None:
+    """With the node where it happened."""
+    return None if message is None else f"on {socket.gethostname()}: {message}"
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -32,6 +32,7 @@ from coterie.experiments.cells.cell import (
     is_finished,
     note_breakage,
 )
+from coterie.experiments.cells.notices import Notice
 from coterie.experiments.cells.on_ray import Task, run_tasks
 from coterie.experiments.runs.folder import RunFolder
 from coterie.experiments.runs.observing import Watching
@@ -53,6 +54,10 @@ class Event:
     cell: Cell
     rounds: int = 0  # how many are done
     message: str = ""
+    kept: int | None = (
+        None  # rounds that were done before it went on; None: all before the first that is told
+    )
+    memory: int = 0  # bytes of its worker, if that is another process
 
 
 Notify = Callable[[Event], None]
@@ -127,11 +132,15 @@ class CellRunner:
                 broken[cell.name] = message
             _tell_end(cell, message, notify)
 
+        def told(task: Task, notice: Notice) -> None:
+            kept, memory = notice.before, sum(notice.memory)
+            notify(Event("round", cells[task.name], notice.done, kept=kept, memory=memory))
+
         given = self._given or Objects()
         tasks = [Task(name, cell.experiment, given) for name, cell in cells.items()]
         for cell in todo:
             notify(Event("started", cell))
-        run_tasks(tasks, self.where, _work_off_there, ended)
+        run_tasks(tasks, self.where, _work_off_there, ended, None if notify is ignore else told)
         return broken
 
     def _here(self, todo: Sequence[Cell], notify: Notify) -> dict[str, str]:
@@ -285,11 +294,11 @@ def _tell(connection: Any, kind: str, value: Any) -> None:
         sys.exit()
 
 
-def _work_off_there(experiment: Experiment, folder: Path, objects: Objects) -> str | None:
+def _work_off_there(experiment: Experiment, folder: Path, objects: Objects, observer: Watching) -> str | None:
     """A cell as a task of Ray."""
     cell = Cell(experiment)
     try:
-        return _edited(cell, folder.name) or work_off(cell, folder.parent, None, Dealer(objects))
+        return _edited(cell, folder.name) or work_off(cell, folder.parent, observer, Dealer(objects))
     except CoterieError as error:  # a file of the user's is not there
         return str(error)
 
@@ -318,8 +327,7 @@ def work_off(cell: Cell, where: Path, observer: Watching = None, dealer: Dealer 
 def _run_or_resume(experiment: Experiment, folder: Path, dealer: Dealer, observer: Watching) -> None:
     # Cells run beside each other, so each has one thread; or, on Ray, what the experiment says.
     threads = max(1, int(experiment.execution.cpus))
-    execution = experiment.execution.model_copy(update={"workers": threads, "engine": "local"})
-    experiment, objects = dealer(experiment.model_copy(update={"execution": execution}))
+    experiment, objects = dealer(experiment.executed(workers=threads, engine="local"))
     assert objects.dealt is not None
     stored = RunFolder(folder)
     if folder.exists() and not stored.holds_run:  # killed before it had started: nothing is lost

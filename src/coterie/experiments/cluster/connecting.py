@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from coterie.errors import ConfigError, RunFailedError
+from coterie.errors import ConfigError, CoterieError, RunFailedError
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import cores
 
@@ -32,7 +32,7 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what nodes say of their workers, which Ray prints on stdout
 }
-TOKEN = secrets.token_hex(32)  # of what this process starts; one, since Ray reads it once
+TOKEN = secrets.token_hex(32)  # of what this process starts
 
 
 class WorkerLostError(RunFailedError):
@@ -51,15 +51,26 @@ def the_ray() -> Any:
         ) from None
 
 
+def read_environment(ray: Any) -> None:
+    """Let Ray forget who asked this process for a token before, and look into its environment again.
+
+    Otherwise a process that had a Ray with a token goes on to want it, also from a second Ray that has none:
+    the driver refuses what that says, and its workers end as soon as they begin.
+    """
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 @contextlib.contextmanager
 def connected(experiment: Experiment) -> Iterator[Any]:
     """Ray, for as long as it is needed: what was there before stays, what is started here ends."""
+    address = address_of(experiment.execution.engine)
     ray = the_ray()
     if ray.is_initialized():
         yield ray
         return
+    read_environment(ray)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    address = address_of(experiment.execution.engine)
     with _started(ray, experiment) if address is None else _joined(ray, address):
         try:
             yield ray
@@ -102,7 +113,7 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
     """A Ray that is there already."""
     if address != "auto":
         _require_answer(address)
-    with _explained(f"Ray at {address}"):
+    with _explained(f"Ray at {address}"), _muted():
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     yield
 
@@ -131,6 +142,19 @@ def _require_answer(address: str) -> None:
             f"Ray at {address} did not answer within {PATIENCE:g} s; is the address that of Ray "
             "(ray:// with port 10001, without ray:// port 6379), and is nothing between that refuses it?"
         ) from None
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Without what the C++ half of Ray writes to the screen while it tries to get in."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
@@ -176,7 +200,23 @@ def answers(ray: Any, references: Any, timeout: float | None = None) -> Any:
             raise WorkerLostError(f"a worker was lost: {_first_line(cause)}") from None
         if isinstance(cause, (gone.ObjectStoreFullError, gone.OutOfDiskError)):
             raise _full(cause) from None
+        if isinstance(cause, gone.RaySystemError):
+            raise _unreadable(cause) from None
         raise cause from None
+    except gone.RaySystemError as error:  # after errors of tasks, which are of their cause's class as well
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: BaseException) -> CoterieError:
+    """Of a system error, which most often is that a worker lacks the module of an object."""
+    said = _first_line(error).removeprefix("System error: ")
+    if "deserialize" not in str(error):
+        return RunFailedError(f"Ray failed: {said}")
+    return ConfigError(
+        f"a worker of Ray cannot read what was passed as Python objects: {said}; define it in the script or "
+        "notebook itself, or in a file that is named, such as file.py:Class, or install its package on every "
+        "node"
+    )
 
 
 def _full(error: BaseException) -> RunFailedError:

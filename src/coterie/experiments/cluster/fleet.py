@@ -10,10 +10,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from coterie.errors import ConfigError, CoterieError, OtherRunError, RunFailedError
 from coterie.experiments.cluster.connecting import WorkerLostError, answers, connected
 from coterie.experiments.cluster.host import Host
-from coterie.experiments.cluster.placing import Clock, costs, cut, steady
+from coterie.experiments.cluster.placing import (
+    Clock,
+    asking,
+    capacity,
+    costs,
+    cut,
+    fitting,
+    in_words,
+    needs,
+    require_room,
+    steady,
+)
 from coterie.experiments.cluster.ray_blocks import RayBlocks
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.prepare import Objects, Prepared
@@ -49,13 +62,15 @@ class Fleet:
         )
         self._objects = shipped(ray, prepared.experiment, objects)
         self._workers: list[_Worker] = []
+        self._sizes: list[int] = []
         self._clock: Clock | None = None
         self._blocks: RayBlocks | None = None
-        self._wanted = self._execution.workers or max(1, self._capacity())
+        require_room(ray, self._execution)
+        self._wanted = self._execution.workers or self._capacity()
         if self._execution.workers and not self._comes_to(self._wanted):
             raise ConfigError(
-                f"there is room for {self._room()} workers with {self._execution.cpus:g} CPUs each (what "
-                f"execution.cpus says), not for {self._wanted}; ask for fewer with execution.workers"
+                f"there is room for {self._room()} workers with {in_words(needs(self._execution))} each, not "
+                f"for {self._wanted}; ask for fewer with execution.workers, or for less with execution.cpus"
             )
         self._wanted = min(self._wanted, prepared.topology.nodes)
 
@@ -66,12 +81,17 @@ class Fleet:
     def blocks(self) -> RayBlocks:
         """All peers, on the workers that are there, those that are left before new ones."""
         self._fill()
-        measured = self._clock.speeds if self._clock is not None else None
-        known = measured if measured and len(measured) == self.count else [one.speed for one in self._workers]
-        shards = cut(self._weights, steady(known))
+        shards = self._cut()
+        self._sizes = [len(ids) for ids in shards]
         self._clock = Clock([float(self._weights[ids].sum()) for ids in shards])
         self._blocks = RayBlocks(self._ray, [one.actor for one in self._workers], shards)
         return self._blocks
+
+    def _cut(self) -> list[Tensor]:
+        """The nodes of each worker, by how fast it was in the last rounds, or else when it was new."""
+        measured = self._clock.speeds if self._clock is not None else []
+        known = measured if len(measured) == self.count else [one.speed for one in self._workers]
+        return cut(self._weights, steady(known))
 
     def patiently(self, begin: Callable[[], T]) -> T:
         """Try again with the workers that are left when one is lost."""
@@ -90,8 +110,10 @@ class Fleet:
 
     @property
     def uneven(self) -> bool:
-        """Whether a worker is slower than the others by half, so that peers should move."""
-        return self._clock is not None and self._clock.uneven
+        """Whether a worker is slower than the others by half, and peers can move away from it."""
+        if self._clock is None or not self._clock.uneven:
+            return False
+        return [len(ids) for ids in self._cut()] != self._sizes
 
     @property
     def has_room(self) -> bool:
@@ -122,23 +144,13 @@ class Fleet:
         with contextlib.suppress(Exception):  # it may be gone, and with it the whole of Ray
             self._ray.kill(actor)
 
-    @property
-    def _needs(self) -> dict[str, float]:
-        """Of one worker."""
-        e = self._execution
-        return {"CPU": e.cpus} | ({"GPU": e.gpus} if e.device.startswith("cuda") else {})
-
     def _capacity(self) -> int:
-        """Workers that the nodes that are there could host, if nobody else had any."""
-        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        fits = (sum(n.get(name, 0.0) for n in alive) // each for name, each in self._needs.items())
-        return int(min(fits))
+        return capacity(self._ray, self._execution)
 
     def _room(self) -> int:
         """New workers that fit now."""
-        free = self._ray.available_resources()
-        fits = (free.get(name, 0.0) // each for name, each in self._needs.items())
-        return max(0, int(min(*fits, self._capacity() - self.count)))
+        fits = fitting(self._ray.available_resources(), needs(self._execution))
+        return max(0, min(fits, self._capacity() - self.count))
 
     def _comes_to(self, wanted: int) -> bool:
         """Whether there is room for so many, or will be as soon as what has just ended is gone."""
@@ -169,11 +181,7 @@ class Fleet:
 
     def _started(self, count: int) -> list[Any]:
         """So many actors, or those of them that Ray could start."""
-        e = self._execution
-        gpus = e.gpus if e.device.startswith("cuda") else 0
-        remote = self._ray.remote(Host).options(
-            num_cpus=e.cpus, num_gpus=gpus, max_restarts=0, scheduling_strategy="SPREAD"
-        )
+        remote = self._ray.remote(Host).options(**asking(self._execution), max_restarts=0)
         calls = {}
         for _ in range(count):
             actor = remote.remote()

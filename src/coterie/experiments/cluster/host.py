@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.checkpoints import Elsewhere
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.experiments.cluster.connecting import the_ray
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.hosting import hosting
@@ -49,12 +49,14 @@ class Host:
     ) -> tuple[float, str | None]:
         """Load and build; how long a few rows take here, and a digest of the user's own data, if they are."""
         try:
-            prepared = prepare(Experiment.model_validate(experiment), objects)
+            prepared = prepare(Experiment.model_validate(experiment).executed(engine="local"), objects)
         except DataError as error:
             raise DataError(
                 f"on {socket.gethostname()}: {error}; every node of a cluster reads the data itself, so they "
                 "must be in the same folder there"
             ) from None
+        except ConfigError as error:
+            raise ConfigError(f"on {socket.gethostname()}: {error}") from None
         self._hosting = hosting(prepared, executor, Workers(threads))
         self._blocks = LocalBlocks([], [])
         self._device = prepared.federation.device

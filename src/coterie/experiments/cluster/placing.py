@@ -1,17 +1,60 @@
-"""Which peers live where: every worker gets a stretch of them that takes it about as long as the others."""
+"""Who lives where: workers where there is room, and with each a stretch of peers.
+
+Every stretch takes its worker about as long as the others take theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.experiments.setup.schema import Execution
 
 SLOWER = 1.5  # times the mean of the others: then peers move
 _AFTER = 3  # rounds that are looked at
 _ROW = 1.0  # batches that a row costs whether it trains or not: mixing, measuring
 _ALIKE = 0.25  # speeds that differ by less are taken for equal
 _MOST = 4.0  # times faster or slower than the middle one: more is not believed
+
+
+def needs(execution: Execution) -> dict[str, float]:
+    """What a worker, or a cell, takes of a node."""
+    gpus = {"GPU": execution.gpus} if execution.device.startswith("cuda") else {}
+    return {"CPU": execution.cpus, **gpus}
+
+
+def asking(execution: Execution) -> dict[str, Any]:
+    """The same, as Ray is asked for it."""
+    wanted = needs(execution)
+    return {"num_cpus": wanted["CPU"], "num_gpus": wanted.get("GPU", 0), "scheduling_strategy": "SPREAD"}
+
+
+def fitting(free: Mapping[str, float], wanted: Mapping[str, float]) -> int:
+    """How many that take so much fit into what is free."""
+    return int(min(free.get(name, 0.0) / each + 1e-6 for name, each in wanted.items()))  # ten tenths are one
+
+
+def capacity(ray: Any, execution: Execution) -> int:
+    """How many the nodes that are there could host, if nobody else had any."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(fitting(node, needs(execution)) for node in alive)
+
+
+def require_room(ray: Any, execution: Execution) -> None:
+    """Refuse what would wait for ever."""
+    if not capacity(ray, execution):
+        keys = {"CPU": "execution.cpus", "GPU": "execution.gpus"}
+        wanted = needs(execution)
+        asks = " and ".join(keys[name] for name in wanted)
+        raise ConfigError(f"no node of Ray has {in_words(wanted)}, which {asks} would take of one")
+
+
+def in_words(wanted: Mapping[str, float]) -> str:
+    return " and ".join(f"{amount:g} {name}{'' if amount == 1 else 's'}" for name, amount in wanted.items())
 
 
 def costs(samples: Tensor, batch_size: int, hub: int | None) -> Tensor:

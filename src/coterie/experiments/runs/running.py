@@ -62,7 +62,8 @@ def resume(run_dir: Path, *, objects: Objects | None = None, observer: Watching 
     experiment = folder.experiment()
     folder.require_same(experiment)  # the files that it names may be others now
     with folder.claim():
-        return _Runner(prepare(experiment, objects), objects, observers_of(observer)).resume(folder)
+        prepared = prepare(experiment, objects, trains=folder.result() is None)
+        return _Runner(prepared, objects, observers_of(observer)).resume(folder)
 
 
 def run_or_resume(
@@ -84,7 +85,7 @@ def at_checkpoint(folder: RunFolder, *, objects: Objects | None = None) -> Run:
     """The run as its last checkpoint has it; nothing is trained, and nothing is changed."""
     experiment = folder.stored_experiment()
     folder.require_same_files(experiment)
-    return _Runner(prepare(experiment, objects), objects, []).at_checkpoint(folder)
+    return _Runner(prepare(experiment, objects, trains=False), objects, []).at_checkpoint(folder)
 
 
 @dataclass
@@ -296,16 +297,16 @@ class _Saves:
         """Save what is due; peers move to other workers where that pays."""
         if self._hosts is not None:
             self._hosts.note_round()
+        due = time.monotonic() - self._saved >= self._seconds
         if last:
             if self._folder is not None:
                 self.save()
-        elif time.monotonic() - self._saved >= self._seconds:
+            return
+        uneven = self._hosts is not None and self._hosts.uneven
+        if due or uneven:
             self.save()
-            if self._hosts is not None and self._hosts.has_room:
+            if uneven or (self._hosts is not None and self._hosts.has_room):
                 self._move()
-        elif self._hosts is not None and self._hosts.uneven:
-            self.save()
-            self._move()
 
     def save(self) -> None:
         """Replace the checkpoint, of all blocks in the same round."""

@@ -72,8 +72,11 @@ class Prepared:
 
 
 @pinned_threads(1)
-def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
-    """Load and build; everything that can be wrong with an experiment is found here."""
+def prepare(experiment: Experiment, objects: Objects | None = None, *, trains: bool = True) -> Prepared:
+    """Load and build; everything that can be wrong with an experiment is found here.
+
+    trains: or only reads what was trained elsewhere, so that its device need not be here.
+    """
     objects = objects or Objects()
     algorithm = guarded(experiment, objects.algorithm or build_algorithm(experiment))
     algorithm = InBytes(algorithm) if experiment.payload == "8-bit" else algorithm
@@ -97,7 +100,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None) -> Prepared:
     augmented = Augmented.named(experiment.training.augment)
     if augmented is not None:
         augmented.check(example(federation.x))
-    device = _device(experiment.execution.device)
+    device = _device(experiment.execution.device, needed=trains and not experiment.execution.on_ray)
     require_precision(experiment.execution.precision, device)
     federation = federation.to(device)
     for one in (module, *(other.module for other in other_networks.values())):
@@ -325,11 +328,14 @@ def call_user_data(reference: str, data_dir: str | None, peers: int, seed: int) 
     return data
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, needed: bool) -> torch.device:
+    """The device, or the CPU where there is none and others compute."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()  # `meta` has shapes only, and no numbers
     except (RuntimeError, AssertionError, ImportError) as error:
+        if not needed:
+            return torch.device("cpu")
         first_sentence = str(error).partition("\n")[0].partition(". ")[0]  # of up to a thousand characters
         raise ConfigError(f"execution.device {name!r} cannot be used: {first_sentence}") from None
     return device

@@ -248,6 +248,10 @@ class Experiment(Section):
     privacy: Privacy = Privacy()
     stopping: Stopping = Stopping()
 
+    def executed(self, **how: Any) -> Experiment:
+        """The same experiment, carried out in another way."""
+        return self.model_copy(update={"execution": self.execution.model_copy(update=how)})
+
     def evaluates(self, round: int) -> bool:
         """Whether a round is measured: the first, the last, and every so many between."""
         every = self.evaluation.every or max(1, self.rounds // 50)
