@@ -69,6 +69,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("pdfl", {"probe": 3, "kd_weight": 0.0}),
     ("dpfl", {"peers": 1, "every": 1}),
     ("pfedgraph", {"similarity": 0.1, "pull": 1.0}),
+    ("dbe", {"mu": 0.3, "kappa": 2.0, "sealed": False}),
     ("fedala", {"adaptive": "all", "first_epochs": 2}),
     ("facade", {"clusters": 2}),
     ("kin", {"peers": 2, "private": "never", "head": "mixed", "refuse": False}),

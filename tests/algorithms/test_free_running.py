@@ -31,6 +31,7 @@ def test_which_they_are() -> None:
         "pdfl",
         "pfedgraph",
         "fedala",
+        "dbe",
         "facade",
         "dfedsalt",
     }
