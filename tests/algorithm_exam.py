@@ -38,6 +38,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("local", {"best": True}),
     ("d-psgd", {"mixing": "metropolis"}),
     ("random-gossip", {"peers": 1}),
+    ("random-gossip", {"sealed": False}),
     ("kd-pdfl", {"broadcast": "overwrite", "exchange_every": 3, "c_base": 10.0}),
     ("kd-pdfl", {"broadcast": "none", "step_rule": "elementwise", "exchange_every": 3, "c_base": 10.0}),
     ("kd-pdfl", {"use_cache": True, "step_rule": "const", "exchange_every": 3}),
