@@ -45,6 +45,7 @@ algorithms: Registry[Any] = Registry(
         "cobo": "coterie.algorithms.cobo:CoBo",
         "dpfl": "coterie.algorithms.dpfl:DPFL",
         "pfedgraph": "coterie.algorithms.pfed_graph:PFedGraph",
+        "dbe": "coterie.algorithms.dbe:DBE",
         "fedala": "coterie.algorithms.fedala:FedALA",
         "facade": "coterie.algorithms.facade:FACADE",
         "dfedsalt": "coterie.algorithms.dfedsalt:DFedSalt",

@@ -175,6 +175,14 @@ TABLE: dict[str, dict[str, Values]] = {
     },
     "cobo": {"paper": {"gamma": 0.01, "rho": 0.05}},
     "pfedgraph": {"paper": {"similarity": 0.8, "pull": 0.01}},
+    # The authors' script for Fashion-MNIST: one epoch of batches of 10, rate 0.005, mu 1, kappa 50.
+    "dbe": {
+        "code": {
+            "kappa": 50.0,
+            "mu": 1.0,
+            **training(epochs=1, batch_size=10, lr=0.005, momentum=0.0, weight_decay=0.0, clip=0.0),
+        }
+    },
     "fedala": {"paper": {"eta": 1.0, "adaptive": "head"}},
     "dfedsalt": {"dfedpgp": {"rho": 0.05, **DIRECTED}},
     # a = 0.01 and b = 0.002 in pFedKD-WCL

@@ -29,7 +29,7 @@ from coterie.testing import run_virtually, topology_for
 from coterie.topology import Churn, MessageLoss
 
 STILL = Bound(alike=1.0)  # models stand still
-SEALED = ("gossip-fedavg", "ppdl", "ppdl-var", "random-gossip", "oracle", "kin")
+SEALED = ("gossip-fedavg", "dbe", "ppdl", "ppdl-var", "random-gossip", "oracle", "kin")
 
 
 def sums(*groups: str) -> list[Sum]:

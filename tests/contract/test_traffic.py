@@ -87,6 +87,7 @@ BYTES_PER_ROUND: dict[str, Callable[[Graph, dict[str, Any]], int]] = {
     "cobo": lambda graph, s: (each_link(graph, s) + 2 * s["pairs"]) * MODEL_BYTES,
     "dpfl": lambda graph, s: (s["chosen"] if s["round"] % s["every"] else each_link(graph, s)) * MODEL_BYTES,
     "pfedgraph": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + NUMBER_BYTES),
+    "dbe": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + NUMBER_BYTES * (HIDDEN + 1)),
     "fedala": lambda graph, s: each_link(graph, s) * MODEL_BYTES,
     "facade": lambda graph, s: each_link(graph, s) * (MODEL_BYTES + NUMBER_BYTES),
     "dfedsalt": lambda graph, s: each_link(graph, s) * BODY_BYTES,

@@ -23,7 +23,7 @@ from coterie.simulation import Simulation
 from coterie.topology import Churn, MessageLoss, Topology, make
 from coterie.training import Training
 
-SEALED = ("ppdl", "ppdl-var", "random-gossip", "oracle", "gossip-fedavg")
+SEALED = ("ppdl", "ppdl-var", "random-gossip", "oracle", "gossip-fedavg", "dbe")
 SIZES = (5, 9, 12, 3, 7, 10, 6, 8)
 ROUNDS = 3
 

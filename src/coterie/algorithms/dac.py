@@ -58,6 +58,7 @@ class DAC(Algorithm[DACState]):
         keeps_best=True,
         measured="after_local",
         communication="one model and one score vector from each of M peers",
+        free_running=True,
     )
     presets: ClassVar[Presets] = {
         "ppdl": {"peers": 3, "tau": 30.0, **PPDL_TRAINING},

@@ -95,6 +95,7 @@ class Kin(Algorithm[KinState]):
         measured="after_mixing",
         communication="one model from each of M peers, most of them in a sealed sum",
         architectures=True,
+        free_running=True,
         partial=True,
     )
     presets: ClassVar[Presets] = {}
@@ -110,6 +111,9 @@ class Kin(Algorithm[KinState]):
 
     def takes_architectures(self) -> bool:
         return self.private != "always"  # whoever sees only sums cannot know whose networks they are of
+
+    def needs_step(self) -> bool:
+        return self.private != "never"  # a sealed sum has its members in the same round
 
     def init(self, node: Node) -> KinState:
         params, nobody = node.initial(), torch.zeros(node.rows, node.graph.nodes)
@@ -176,7 +180,7 @@ class Kin(Algorithm[KinState]):
         asked = (yield Exchange({}, to=wanted)).links
         if self.shows is not None:
             asked = asked.where(shown[asked.rows, asked.ids] < self.shows)
-        answers = yield Exchange(mine, to=asked, expect=wanted)
+        answers = yield Exchange(mine, to=asked, expect=wanted, answers=True)
         return answers, shown.index_put((asked.rows, asked.ids), torch.tensor(1), accumulate=True)
 
     def look(

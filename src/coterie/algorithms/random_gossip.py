@@ -36,11 +36,15 @@ class RandomGossip(Algorithm[PullState]):
     One local training phase precedes the first round. Where the experiment sets aside validation data, the
     model that counts is the one with the lowest validation loss so far, as in PPDL.
 
+    sealed=False: as for gossip-fedavg. Real peers that do not keep step average what has come of the models
+    that they asked for lately.
+
     Differs from the paper: nothing known. It does not say how a node learns from fewer than M, which is from
     all of them, nor how models are weighted, which is by numbers of samples, as in the authors' code.
     """
 
     peers: int = 3  # M
+    sealed: bool = True
 
     facts = Facts(
         paper="Listo Zec et al. 2025 (baseline)",
@@ -48,6 +52,7 @@ class RandomGossip(Algorithm[PullState]):
         measured="after_local",
         communication="one model from each of M peers",
         sealed=True,
+        free_running=True,
     )
     presets: ClassVar[Presets] = {"ppdl": {"peers": 3, **PPDL_TRAINING}}
 
@@ -62,7 +67,7 @@ class RandomGossip(Algorithm[PullState]):
         wanted = choose(node, self.candidates(node), self.peers)
         mine = weighted(state.params, node.n_samples.float())
         check = judged_by(state.params)
-        inbox = yield from pull(mine, wanted, sealed=True, check=check, most=self.peers)
+        inbox = yield from pull(mine, wanted, sealed=self.sealed, check=check, most=self.peers)
         mixed = weighted_mean(mine, cast(dict[str, Params], inbox.sum()), state.params)
         node.measure(after_mixing=mixed)
         trained = node.train(mixed)
@@ -73,6 +78,9 @@ class RandomGossip(Algorithm[PullState]):
 
     def sealed_group(self) -> int:
         return self.peers
+
+    def needs_step(self) -> bool:
+        return self.sealed
 
     def candidates(self, node: Node) -> Links:
         """From whom a node may learn."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -28,8 +28,16 @@ from coterie.inputs import Inputs, answer, arguments, count, each, named
 from coterie.learning.own_randomness import OwnRandomness
 from coterie.learning.pooling import with_square_pools
 from coterie.learning.updates import Gradients
-from coterie.models import copy_of, frozen_names, is_out_of_memory, model_tree, output_of, still_layers
-from coterie.protocol.node import Batch, Loss
+from coterie.models import (
+    copy_of,
+    frozen_names,
+    is_out_of_memory,
+    model_tree,
+    output_of,
+    still_layers,
+    with_features,
+)
+from coterie.protocol.node import Batch, Loss, OnFeatures
 from coterie.protocol.trees import Params
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -115,7 +123,12 @@ class OneByOne:
                 if isinstance(layer, BATCH_NORMS):
                     layer.eval()
         named = dict(module.named_parameters())
-        losses = loss(_as_logits(self._training_forward(module, batch))[None], batch)
+        if isinstance(loss, OnFeatures):
+            output, features = with_features(module, lambda: self._training_forward(module, batch))
+            batch = replace(batch, features=features[None])
+        else:
+            output = self._training_forward(module, batch)
+        losses = loss(_as_logits(output)[None], batch)
         found = torch.autograd.grad(losses.sum(), [named[name] for name in only], allow_unused=True)
         for buffer in self._local.buffers:  # only now: the backward pass may have needed their old values
             buffer.keep_assigned()
@@ -266,7 +279,7 @@ class Vmapped:
         if self._evaluation is not None:
             return torch.cat([self._of_row(params, x, row, layer) for row in range(count(x))])
         with torch.no_grad():
-            return self._forward(params, x, training=False, layer=layer)
+            return self._forward(params, x, lambda module, run: _run(module, layer, run), training=False)
 
     def turned(self, batch_size: int) -> frozenset[str]:
         return frozenset()
@@ -277,7 +290,12 @@ class Vmapped:
         if not self._may_be_padded:
             self._check_padding(batch.x)
         leaves = {name: p.detach().requires_grad_(name in only) for name, p in params.items()}
-        losses = loss(self._forward(leaves, batch.x, training=True), batch)
+        if isinstance(loss, OnFeatures):
+            outputs, features = self._forward(leaves, batch.x, _logits_and_features, training=True)
+            batch = replace(batch, features=features)
+        else:
+            outputs = self._forward(leaves, batch.x, lambda _, run: _as_logits(run()), training=True)
+        losses = loss(outputs, batch)
         found = torch.autograd.grad(losses.sum(), [leaves[name] for name in only], allow_unused=True)
         return losses.detach(), {name: g for name, g in zip(only, found, strict=True) if g is not None}
 
@@ -286,7 +304,15 @@ class Vmapped:
         own = {name: value[row : row + 1] for name, value in params.items()}
         return self._evaluation.outputs(own, at(x, slice(row, row + 1)), layer)
 
-    def _forward(self, params: Params, x: Inputs, *, training: bool, layer: str | None = None) -> Tensor:
+    def _forward(
+        self,
+        params: Params,
+        x: Inputs,
+        read: Callable[[nn.Module, Callable[[], Any]], Any],
+        *,
+        training: bool,
+    ) -> Any:
+        """What `read` takes from a row's pass through its module, for all rows."""
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
             module = self._local.module = copy_of(self._module)
@@ -295,8 +321,8 @@ class Vmapped:
         else:
             module.eval()
 
-        def call(row: Params, inputs: Inputs) -> Tensor:
-            return _run(module, layer, lambda: torch.func.functional_call(module, row, *arguments(inputs)))
+        def call(row: Params, inputs: Inputs) -> Any:
+            return read(module, lambda: torch.func.functional_call(module, row, *arguments(inputs)))
 
         with _batching():
             return torch.func.vmap(call)(params, x)
@@ -327,6 +353,11 @@ def cannot_be_stacked(reason: str) -> ConfigError:
 def _run(module: nn.Module, layer: str | None, forward: Callable[[], Any]) -> Tensor:
     """The logits that `forward` returns, or what the layer returns on the way."""
     return _as_logits(forward()) if layer is None else output_of(module, layer, forward)
+
+
+def _logits_and_features(module: nn.Module, forward: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+    output, features = with_features(module, forward)
+    return _as_logits(output), features
 
 
 def _as_logits(output: Any) -> Tensor:

@@ -21,7 +21,7 @@ from coterie.learning.executor import Executor, Visit
 from coterie.learning.local_steps import LocalWork, local_steps
 from coterie.learning.tasks import CLASSIFICATION, MeanMetric, Task, WholeMetric, loss_of
 from coterie.learning.updates import Memory, empty_memory
-from coterie.models import Parts, model_tree
+from coterie.models import FEATURES, Parts, head_names, model_tree
 from coterie.protocol.ledger import BOUND, Bound, Ledger
 from coterie.protocol.node import Loss, Prepare, Purpose, Scores
 from coterie.protocol.trees import Params, where_rows
@@ -96,6 +96,7 @@ class LearningNode:
         self.loss = loss_of(self.task, self.training, self.federation)
         parts, parameters = Parts.of(self.module, self.shared), dict(self.module.named_parameters())
         self.body, self.head, self.at_home = parts.body, parts.head, parts.at_home
+        self.last_layer, self.features = head_names(self.module), FEATURES
         self.buffers = tuple(name for name in (*self.body, *self.head) if name not in parameters)
         self.work = WorkDone.none(self.rows)
         self.ledger = Ledger(self.bound)

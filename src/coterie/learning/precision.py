@@ -11,7 +11,7 @@ from coterie.errors import ConfigError
 from coterie.inputs import Inputs
 from coterie.learning.batched import BatchedModel
 from coterie.learning.updates import Gradients
-from coterie.protocol.node import Batch, Loss
+from coterie.protocol.node import Batch, Loss, OnFeatures
 from coterie.protocol.trees import Params
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
@@ -35,7 +35,14 @@ class Autocast:
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
         with _autocast(batch.y.device):
-            return self._inner.gradients(params, batch, lambda logits, b: loss(logits.float(), b), only)
+            return self._inner.gradients(params, batch, _in_float32(loss), only)
+
+
+def _in_float32(loss: Loss) -> Loss:
+    if isinstance(loss, OnFeatures):
+        of = loss.of
+        return OnFeatures(lambda outputs, features, batch: of(outputs.float(), features.float(), batch))
+    return lambda outputs, batch: loss(outputs.float(), batch)
 
 
 def _autocast(device: torch.device) -> torch.autocast:

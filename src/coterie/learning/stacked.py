@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from coterie.inputs import Inputs
 from coterie.learning.batched import cannot_be_stacked
 from coterie.learning.tasks.task import with_slopes
 from coterie.learning.updates import Gradients, Moved, Outer, Pass
-from coterie.models import frozen_names, still_layers
-from coterie.protocol.node import Batch, Loss
+from coterie.models import FEATURES, frozen_names, still_layers
+from coterie.protocol.node import Batch, Loss, OnFeatures
 from coterie.protocol.trees import Params
 
 _WIDE = 32  # outputs from which a linear layer is faster as x W^T than as (W x^T)^T
@@ -30,6 +30,7 @@ class _Tape:
 
     passes: dict[str, Pass]
     outputs: dict[str, Tensor]  # with their history
+    features: Tensor | None = None  # what the last linear layer is given, with its history
 
 
 class StackedLayers:
@@ -46,6 +47,7 @@ class StackedLayers:
         self._layers = [(name, _not_in_place(layer)) for name, layer in module._modules.items()]
         self._flattens = any(isinstance(layer, nn.Flatten) for _, layer in self._layers)
         self._frozen, self._still = _common(module), still_layers(module)
+        self._last = next((n for n, layer in reversed(self._layers) if isinstance(layer, nn.Linear)), None)
         self._simple = not self._frozen and all(type(layer) in _WRITTEN_OUT for _, layer in self._layers)
 
     @staticmethod
@@ -67,6 +69,8 @@ class StackedLayers:
         with torch.no_grad():
             for name, part in self._layers:
                 if isinstance(part, nn.Linear):
+                    if name == self._last and layer == FEATURES:
+                        return _apart(x, positions).flatten(2)
                     x = _linear(params, name, x)
                 elif isinstance(part, nn.BatchNorm1d):
                     x = _normalise(part, params, name, x, *_running(params, name))
@@ -93,11 +97,13 @@ class StackedLayers:
     def gradients(
         self, params: Params, batch: Batch, loss: Loss, only: tuple[str, ...]
     ) -> tuple[Tensor, Gradients]:
-        if self._simple and not any(isinstance(value, Moved) for value in params.values()):
+        on_features = isinstance(loss, OnFeatures)
+        if self._simple and not on_features and not any(isinstance(v, Moved) for v in params.values()):
             return self._without_autograd(params, batch, loss, only)
         tape = _Tape({}, {})
         leaves = {**self._frozen, **params}
-        losses = loss(self._forward(leaves, batch, tape, only), batch)
+        outputs = self._forward(leaves, batch, tape, only)
+        losses = loss(outputs, replace(batch, features=tape.features) if on_features else batch)
         direct = [name for name in only if leaves[name] is not params[name]]
         wanted = [*tape.outputs.values(), *(leaves[name] for name in direct)]
         found = torch.autograd.grad(losses.sum(), wanted)
@@ -135,6 +141,8 @@ class StackedLayers:
         x, positions = self._one_by_one(single(batch.x))
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
+                if name == self._last:
+                    tape.features = _apart(x, positions)
                 inputs, x = x.detach(), _linear(leaves, name, x)
                 if f"{name}.weight" in only or f"{name}.bias" in only:
                     if not x.requires_grad:

@@ -5,7 +5,15 @@ Every network returns raw logits: distillation needs them, and cross entropy is 
 
 from coterie.models.architecture import Architecture
 from coterie.models.construction import build, is_out_of_memory
-from coterie.models.layers import Layer, find_layer, largest_output, output_of
+from coterie.models.layers import (
+    FEATURES,
+    Layer,
+    find_layer,
+    largest_output,
+    last_linear,
+    output_of,
+    with_features,
+)
 from coterie.models.parts import (
     Parts,
     check_shared,
@@ -17,6 +25,7 @@ from coterie.models.parts import (
 )
 
 __all__ = [
+    "FEATURES",
     "Architecture",
     "Layer",
     "Parts",
@@ -28,7 +37,9 @@ __all__ = [
     "head_names",
     "is_out_of_memory",
     "largest_output",
+    "last_linear",
     "model_tree",
     "output_of",
     "still_layers",
+    "with_features",
 ]

@@ -15,6 +15,9 @@ from coterie.inputs import Inputs, arguments, count, each
 from coterie.models.parts import copy_of, frozen_names
 from coterie.registry import nearest
 
+FEATURES = "input of the last linear layer"
+"""Asked for in place of a layer's name: what the last linear layer is given."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -38,13 +41,13 @@ class Layer:
 def find_layer(module: nn.Module, name: str, example: Inputs) -> Layer:
     """The layer of this name, for inputs such as these samples; an error says which layers there are."""
     names = [known for known, _ in module.named_modules() if known]
-    if name not in names:
+    if name != FEATURES and name not in names:
         help = nearest(name, names) if names else "it has none"
         listed = "" if help.startswith("choose from") else f" Its layers: {', '.join(names)}"
         raise ConfigError(f"the model has no layer {name!r}; {help}{listed}")
     module = copy_of(module).eval()
     needs = _dependencies(module, name, example)
-    if not needs:
+    if not needs and name != FEATURES:
         raise ConfigError(
             f"layer {name!r} comes before all that trains, so that its outputs are the same in every model"
         )
@@ -62,7 +65,13 @@ def _reached(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
     def stop(_: nn.Module, __: Any, output: Any) -> None:
         raise _Reached(output)
 
-    handle = module.get_submodule(layer).register_forward_hook(stop)
+    def stop_before(_: nn.Module, given: tuple[Any, ...], by_name: dict[str, Any]) -> None:
+        raise _Reached(_input(given, by_name))
+
+    if layer == FEATURES:
+        handle = last_linear(module).register_forward_pre_hook(stop_before, with_kwargs=True)
+    else:
+        handle = module.get_submodule(layer).register_forward_hook(stop)
     try:
         run()
     except _Reached as reached:
@@ -70,6 +79,35 @@ def _reached(module: nn.Module, layer: str, run: Callable[[], Any]) -> Tensor:
     finally:
         handle.remove()
     raise ConfigError(f"layer {layer!r} is never called by the model's forward")
+
+
+def with_features(module: nn.Module, run: Callable[[], Any]) -> tuple[Any, Tensor]:
+    """What `run` returns, and what it gave to the last linear layer on the way, with its history."""
+    seen: list[Any] = []
+
+    def see(_: nn.Module, given: tuple[Any, ...], by_name: dict[str, Any]) -> None:
+        seen.append(_input(given, by_name))
+
+    handle = last_linear(module).register_forward_pre_hook(see, with_kwargs=True)
+    try:
+        output = run()
+    finally:
+        handle.remove()
+    if not seen:
+        raise ConfigError("the model's last linear layer is never called by its forward")
+    return output, _first_tensor(seen[-1], FEATURES)
+
+
+def last_linear(module: nn.Module) -> nn.Linear:
+    """The layer whose parameters `head_names` lists."""
+    linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        raise ConfigError("the model has no linear layer, and so no features that one is given")
+    return linear[-1]
+
+
+def _input(given: tuple[Any, ...], by_name: dict[str, Any]) -> Any:
+    return next(iter((*given, *by_name.values())))
 
 
 class _Reached(Exception):

@@ -12,7 +12,7 @@ from coterie.protocol.algorithm import (
 )
 from coterie.protocol.exchange import Exchange, Links
 from coterie.protocol.inbox import Bundle, Bundled, Inbox, SealedInbox, average
-from coterie.protocol.node import Batch, Loss, Node, Prepare, Samples, Scores, Task
+from coterie.protocol.node import Batch, Loss, Node, OnFeatures, Prepare, Samples, Scores, Task
 from coterie.protocol.patterns import everyone, from_hub, pull, sample_clients, to_hub
 from coterie.protocol.trees import Params, Tree
 
@@ -29,6 +29,7 @@ __all__ = [
     "ModelAlgorithm",
     "ModelState",
     "Node",
+    "OnFeatures",
     "Params",
     "Point",
     "Prepare",

@@ -43,6 +43,8 @@ class Exchange:
     averaged: the payload is a model, perhaps times a weight, that receivers mix into their own; False for
         gradients and the like, which `robust` does not judge.
     most: of a sealed exchange with `to`, how many nodes a row asks at most; members answer no larger groups.
+    answers: whom a row expects it has asked before. Where peers do not keep step, those that it asked in
+        earlier rounds may answer now, and each answer is used once.
     check: what real peers ask about every message before they take it; None: whether it is about as large
         as one's own payload.
     """
@@ -56,3 +58,4 @@ class Exchange:
     check: Check | None = None
     averaged: bool = True
     most: int | None = None
+    answers: bool = False

@@ -39,6 +39,7 @@ class Batch(Samples):
     x: Inputs  # (rows, batch, ...)
     noise: Tensor | None = None  # (rows,) seeds of a model's own randomness, such as Dropout, in this step
     prepared: Params = field(default_factory=dict)  # (rows, batch, ...) what `prepare` found
+    features: Tensor | None = None  # (rows, batch[, positions], width) for a loss that asks: `OnFeatures`
 
 
 Purpose: TypeAlias = Literal["round", "gradient", "measurement"]
@@ -51,6 +52,21 @@ measurement: a copy that is measured and dropped; as everyone is measured, rows 
 
 Loss = Callable[[Tensor, Batch], Tensor]
 """outputs (rows, batch, outputs) and the batch -> one value per row, (rows,)."""
+
+
+@dataclass(frozen=True)
+class OnFeatures:
+    """A loss that sees the features, too: what the last linear layer is given, with its history.
+
+    of: outputs, features (rows, batch[, positions], width) and the batch -> one value per row, (rows,).
+    """
+
+    of: Callable[[Tensor, Tensor, Batch], Tensor]
+
+    def __call__(self, outputs: Tensor, batch: Batch) -> Tensor:
+        assert batch.features is not None  # whoever takes gradients puts them there
+        return self.of(outputs, batch.features, batch)
+
 
 Prepare = Callable[[Samples], Params]
 """What a loss needs to know of samples besides the model's outputs, such as weights or a teacher's outputs:
@@ -174,6 +190,14 @@ class Node(Protocol):
         """What `shared` leaves out, and no message holds; empty if it is not set."""
 
     @property
+    def last_layer(self) -> tuple[str, ...]:
+        """Names of the last linear layer, whatever `shared` says; empty if there is none, or it is frozen."""
+
+    @property
+    def features(self) -> str:
+        """What to give `predict` for a layer's name to see what the last linear layer is given."""
+
+    @property
     def loss(self) -> Loss:
         """The experiment's own: that of the task, with its class weights and label smoothing."""
 
@@ -214,9 +238,11 @@ class Node(Protocol):
     ) -> Params:
         """Local training of each row on its own data; returns new parameters.
 
-        loss: default is `self.loss`. prepare: what the loss finds in `batch.prepared`. only: names to
-        change. active: (rows,) bool, who trains. purpose: what it serves; rows that are offline train for
-        a measurement only.
+        params: what it holds beside the model, rows in front as everywhere, is for an update rule of the
+        algorithm's own, which may change it, too.
+        loss: default is `self.loss`; one made by `OnFeatures` sees the features as well. prepare: what the
+        loss finds in `batch.prepared`. only: names to change. active: (rows,) bool, who trains. purpose: what
+        it serves; rows that are offline train for a measurement only.
         share: where all methods get equal local work (`training.work`), how much of the round's work is done
         after this call, all by default; the call's own epochs and steps do not count then. A method that
         trains in two phases says how much the first takes; a client that is sampled in every other round

@@ -22,11 +22,15 @@ def pull(
 ) -> Generator[Exchange, Inbox, Inbox]:
     """Ask the wanted nodes for their payload, and answer those who ask for ours.
 
+    Real peers that do not keep step ask, and go on: what comes back are answers to what they asked lately.
     most: how many nodes a row asks at most, if the answers are sealed.
     """
     asked = yield Exchange({}, to=wanted)
-    answers = yield Exchange(payload, to=asked.links, sealed=sealed, expect=wanted, check=check, most=most)
-    return answers
+    return (
+        yield Exchange(
+            payload, to=asked.links, sealed=sealed, expect=wanted, check=check, most=most, answers=True
+        )
+    )
 
 
 def sample_clients(node: Node, participation: float) -> Tensor:

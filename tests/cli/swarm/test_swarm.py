@@ -174,6 +174,7 @@ def test_free_ports_differ() -> None:
     [
         (["--peers", "1"], "a swarm needs at least 2 peers"),
         (["--algorithm", "fedavg", "--mode", "free"], "'fedavg' needs rounds in step"),
+        (["--algorithm", "kin", "--mode", "free"], "so that it seals nothing: coterie explain kin"),
         (["--algorithm", "d-psdg"], "d-psdg"),
         (["--dir", "full"], "full exists already and is not empty"),
         (["--set", "models.mlr=0"], "one architecture"),

@@ -248,6 +248,35 @@ def test_what_is_addressed_to_a_peer_is_used_once(free: FreeMailbox) -> None:
     assert is_refused(free, 1, parcel(5), body(1.0)) == "stale"  # a copy
 
 
+def test_answers_come_later_from_whom_one_asked_lately(free: FreeMailbox) -> None:
+    """Once each, and not from those who were never asked, nor from whom one asked too long ago."""
+    free.open(Position(5, 1), wanted())
+    assert free.close({1}, once=True, answers=True) == []
+    for number in (1, 2):
+        send(free, number, parcel(5, 1), body(number))
+    free.open(Position(6, 1), wanted())
+    assert [value(item) for item in free.close({3}, once=True, answers=True)] == [1.0]
+    send(free, 1, parcel(6, 1), body(6.0))
+    send(free, 3, parcel(6, 1), body(3.0))
+    free.open(Position(8, 1), wanted())  # 1 was asked three rounds ago
+    assert [value(item) for item in free.close(set(), once=True, answers=True)] == [3.0]
+
+
+def test_whoever_is_far_behind_may_still_ask(free: FreeMailbox) -> None:
+    """A wish holds nothing that is too old; it ages from when it came."""
+    wish = Wanted(shape_of({}), len(encode_tree({})), False)
+    free.open(Position(9, 0), wish)
+    free.open(Position(9, 1), wanted())
+    assert is_refused(free, 1, parcel(0, 1), body(1.0)) == "stale"
+    assert send(free, 1, parcel(0), encode_tree({})) is True
+    free.open(Position(10, 0), wish)
+    (item,) = free.close(None, once=True)
+    assert item.parcel.number == 1
+    assert send(free, 1, parcel(1), encode_tree({})) is True
+    free.open(Position(13, 0), wish)
+    assert free.close(None, once=True) == []
+
+
 def test_every_share_is_used_once(free: FreeMailbox) -> None:
     free.open(Position(5, 0), wanted(conserved=True))
     for number, round in ((2, 5), (1, 4), (1, 5)):

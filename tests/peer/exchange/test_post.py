@@ -276,6 +276,23 @@ def test_nobody_is_waited_for_at_ones_own_pace(tmp_path: Path) -> None:
     assert (done.inbox.count.tolist(), seconds) == ([0], 0.0)
 
 
+def test_a_wish_on_its_way_does_not_hold_up_an_answer_to_the_same_peer(tmp_path: Path) -> None:
+    """But two of the same exchange do: the second would only be newer."""
+    desk = Desk(tmp_path, in_step=False)
+    desk.says(3)  # does not answer, so that all stay on their way
+    wish, answer = Exchange({}, to=to(3)), Exchange(MINE, to=to(3), expect=to(1), answers=True)
+    places = [Position(0, 0), Position(0, 1), Position(1, 0)]
+
+    async def rounds() -> None:
+        desk.membership.heard(hello(3), roster(OTHERS)[3])
+        for exchange, place in zip((wish, answer, wish), places, strict=True):
+            await desk.post.exchange(exchange, place, repeated=False)
+
+    run_virtually(rounds())
+    sent = [one.head for one in desk.transport.asked if isinstance(one.head, Parcel)]
+    assert [Position(head.round, head.slot) for head in sent] == places[:2]
+
+
 def test_a_share_without_a_receipt_is_in_doubt_after_a_second(tmp_path: Path) -> None:
     desk = Desk(tmp_path, in_step=False)
     desk.says(3)  # does not answer

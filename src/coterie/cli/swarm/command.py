@@ -24,7 +24,13 @@ from coterie.cli.swarm.display import SwarmDisplay, summary
 from coterie.cli.swarm.folders import make_folders
 from coterie.cli.swarm.processes import Process, end_all
 from coterie.errors import ConfigError, RunFailedError, RunFolderError
-from coterie.experiments.setup.config import decides_peers, note_of_validation, resolve
+from coterie.experiments.setup.config import (
+    build_algorithm,
+    decides_peers,
+    note_of_validation,
+    require_pace,
+    resolve,
+)
 from coterie.experiments.setup.recommending import Wishes, with_advice
 from coterie.experiments.setup.schema import Experiment
 from coterie.peer.trust.names import check_name
@@ -100,8 +106,8 @@ def _check(table: Mapping[str, Any], mode: str) -> tuple[Experiment, list[str]]:
     facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
     if experiment.models:
         raise ConfigError("real peers have one architecture so far: leave out `models`")
-    if mode == "free" and not facts.free_running:
-        raise ConfigError(f"algorithm {experiment.algorithm!r} needs rounds in step; leave out --mode free")
+    if mode == "free":
+        require_pace(experiment.algorithm, build_algorithm(experiment), "leave out --mode free")
     if experiment.peers + facts.hub < 2:
         raise ConfigError("a swarm needs at least 2 peers")
     names = list(experiment.names) or [f"peer-{number}" for number in range(experiment.peers)]

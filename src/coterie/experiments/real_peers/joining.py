@@ -18,6 +18,7 @@ from coterie.experiments.real_peers.notices import Notices, is_invited, say_fare
 from coterie.experiments.real_peers.own_rows import OwnRows, sizes_of
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records
 from coterie.experiments.real_peers.terms import AgreedTerms
+from coterie.experiments.setup.config import require_pace
 from coterie.experiments.setup.digest import experiment_digest, experiment_parts
 from coterie.experiments.setup.groups import bound_of, require_groups
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
@@ -335,15 +336,8 @@ def _check(experiment: Experiment, prepared: Prepared, settings: PeerSettings, r
             "stopping.patience needs the mean validation score of all peers, which no real peer knows: leave "
             "it out; stopping.keep = 'best' lets each peer keep its own best model"
         )
-    if settings.mode == "free" and not prepared.algorithm.facts.free_running:
-        raise ConfigError(
-            f"algorithm {experiment.algorithm!r} needs rounds in step; set mode = 'synchronous' in peer.toml"
-        )
-    if settings.mode == "free" and prepared.algorithm.needs_step():
-        raise ConfigError(
-            "a secure sum needs its members in the same round; set mode = 'synchronous' in peer.toml, or "
-            "settings.sealed = false in the experiment"
-        )
+    if settings.mode == "free":
+        require_pace(experiment.algorithm, prepared.algorithm, "set mode = 'synchronous' in peer.toml")
 
 
 def _pace(settings: PeerSettings) -> Pace:

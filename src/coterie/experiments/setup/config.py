@@ -182,6 +182,17 @@ def build_algorithm(experiment: Experiment) -> Algorithm[Any]:
     return built
 
 
+def require_pace(name: str, algorithm: Algorithm[Any], in_step: str) -> None:
+    """Refuse an algorithm, as it is set, for real peers that do not keep step. in_step: how to let them."""
+    if not algorithm.facts.free_running:
+        raise ConfigError(f"algorithm {name!r} needs rounds in step; {in_step}")
+    if algorithm.needs_step():
+        raise ConfigError(
+            f"a secure sum needs its members in the same round; {in_step}, or set {name!r} so that it seals "
+            f"nothing: coterie explain {name}"
+        )
+
+
 def override(table: dict[str, Any], assignment: str) -> None:
     """Apply `key=value`, where key may be dotted (training.lr) and value is TOML or else a string."""
     key, equals, text = assignment.partition("=")

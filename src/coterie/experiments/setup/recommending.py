@@ -96,8 +96,9 @@ _THROUGH_A_HUB = Advice(
 )
 _FREE_RUNNING = Advice(
     "fedala",
-    "kin asks and waits for the answer, so its peers keep step; of those that need not, fedala comes out "
-    f"best where labels differ, and below Local where peers form clusters; {_TABLE}",
+    "kin's peers keep step unless it seals nothing, and what it is worth without is not measured; of those "
+    "that need not, fedala comes out best where labels differ, and below Local where peers form clusters; "
+    f"{_TABLE}",
 )
 _SEALED = Advice(
     "kin",

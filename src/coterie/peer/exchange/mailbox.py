@@ -9,7 +9,7 @@ exchange opens. So a peer holds the bodies of one exchange at most, and large on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -52,8 +52,9 @@ class Delivered:
 
     @property
     def age(self) -> int:
-        """The round from which its age counts."""
-        return min(self.parcel.round, self.since)
+        """The round from which its age counts; that of a wish, which holds nothing old, when it came."""
+        is_wish = isinstance(self.tree, Mapping) and not self.tree
+        return self.since if is_wish else min(self.parcel.round, self.since)
 
     def messages(self, wanted: Wanted) -> Bundled:
         row = torch.zeros(1, dtype=torch.long)
@@ -96,10 +97,11 @@ class Mailbox(Protocol):
     def open(self, at: Position, wanted: Wanted) -> None:
         """Parcels of this exchange are wanted from now on."""
 
-    def close(self, expected: set[int] | None, *, once: bool) -> list[Delivered]:
+    def close(self, expected: set[int] | None, *, once: bool, answers: bool = False) -> list[Delivered]:
         """End the open exchange; what this peer uses of it, by sender.
 
         expected: whom it should hear from, None: anyone. once: what is used now is not used again.
+        answers: it has asked those whom it expects.
         """
 
     def silent(self, senders: set[int]) -> set[int]:
@@ -141,7 +143,7 @@ class StepMailbox:
                 if _place(parcel) == at:
                     self.delivered[parcel.number] = _kept(parcel, wanted, self.holdings)
 
-    def close(self, expected: set[int] | None, *, once: bool) -> list[Delivered]:
+    def close(self, expected: set[int] | None, *, once: bool, answers: bool = False) -> list[Delivered]:
         found = [self.delivered[number] for number in sorted(self.delivered)]
         self.delivered = {}
         self._move(self.at.next, None)
@@ -217,6 +219,9 @@ class FreeMailbox:
 
     patience: how long a sender may wait until this peer knows the exchange. staleness: a parcel that is more
     rounds behind this peer is not used, nor one that came so many rounds ago. rounds: of the experiment.
+
+    A peer that asks does not wait for the answers either. The other side finds the wish in its next round,
+    and answers; whom this peer asked it remembers for as many rounds as `staleness` says.
     """
 
     holdings: Holdings
@@ -228,6 +233,7 @@ class FreeMailbox:
     shapes: dict[int, Wanted] = field(default_factory=dict)  # by slot, known from the first round on
     newest: dict[tuple[int, int], Delivered] = field(default_factory=dict)  # by sender and slot
     shares: dict[ParcelId, Delivered] = field(default_factory=dict)  # conserved, not used yet
+    asked: dict[tuple[int, int], int] = field(default_factory=dict)  # when, by who was asked and by slot
     _latest: dict[tuple[int, int], int] = field(default_factory=dict)  # round of the newest so far
 
     def begin(self, at: Position) -> None:
@@ -247,7 +253,7 @@ class FreeMailbox:
                     self.shares[parcel] = _kept(parcel, wanted, self.holdings)
         self.changed.fire()
 
-    def close(self, expected: set[int] | None, *, once: bool) -> list[Delivered]:
+    def close(self, expected: set[int] | None, *, once: bool, answers: bool = False) -> list[Delivered]:
         """Every share; or of those whom this peer expects, their newest model.
 
         once: a model that is addressed to this peer is used once; a neighbour's, until a newer one comes.
@@ -255,6 +261,8 @@ class FreeMailbox:
         if self.shapes[self.at.slot].conserved:
             shares = [parcel for parcel in sorted(self.shares) if parcel.slot == self.at.slot]
             return [self.shares.pop(parcel) for parcel in shares]
+        if answers and expected is not None:
+            expected = self._asked_lately(expected)
         due = [
             key
             for key, item in sorted(self.newest.items())
@@ -263,6 +271,13 @@ class FreeMailbox:
             and (expected is None or key[0] in expected)
         ]
         return [self.newest.pop(key) if once else self.newest[key] for key in due]
+
+    def _asked_lately(self, now: set[int]) -> set[int]:
+        """Those who may answer: whom this peer has asked now, or not long ago."""
+        self.asked |= {(number, self.at.slot): self.at.round for number in now}
+        oldest = self.at.round - self.staleness
+        self.asked = {key: round for key, round in self.asked.items() if round >= oldest}
+        return {number for number, slot in self.asked if slot == self.at.slot}
 
     def silent(self, senders: set[int]) -> set[int]:
         return set()  # nobody is waited for
@@ -304,9 +319,10 @@ class FreeMailbox:
         if parcel.round >= self.rounds:
             raise RefusedError("unexpected", f"the experiment ends before round {parcel.round}")
         newest = self._latest.get((parcel.number, parcel.slot), -1)
+        behind = parcel.round < self.at.round - self.staleness
         if (
             self.holdings.denied(parcel)
-            or parcel.round < self.at.round - self.staleness
+            or (behind and wanted.like.leaves)  # whoever is far behind may still ask
             or (newest >= parcel.round and not wanted.conserved)
         ):
             raise RefusedError(

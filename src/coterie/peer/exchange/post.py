@@ -88,7 +88,8 @@ class Post:
     in_step: bool = True
     settle_seconds: float = 1.0  # free running: how long conserved parcels may take before they are in doubt
     _satisfied: bool = False  # nothing more is wanted from the others in the open exchange
-    _flying: dict[int, asyncio.Task[Outcome]] = field(default_factory=dict)  # free running: unfinished sends
+    # Unfinished sends by receiver and slot. Free running, a wish does not hold up an answer to the same peer.
+    _flying: dict[tuple[int, int], asyncio.Task[Outcome]] = field(default_factory=dict)
     _asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     @property
@@ -133,7 +134,9 @@ class Post:
             sent = await self._free(receivers, body, at, exchange.conserved, repeated)
         unreached = len(self._addressed(exchange, at.round)) - len(receivers)
         delivered = self.mailbox.close(
-            None if expected is None else set(expected), once=exchange.to is not None
+            None if expected is None else set(expected),
+            once=exchange.to is not None,
+            answers=exchange.answers,
         )
         if not exchange.conserved:
             delivered = self._of_members(delivered)
@@ -225,7 +228,7 @@ class Post:
             else:
                 self.membership.patience.missed(missing | self._unsettled(tasks, False))
         finally:
-            leaving = {} if conserved else self._left_flying(sends)
+            leaving = {} if conserved else self._left_flying(sends, at.slot)
             ended = [task for number, task in tasks.items() if number not in leaving]
             for task in ended:
                 task.cancel()
@@ -250,7 +253,9 @@ class Post:
             if not task.done() and (all_of_them or self.membership.awaited(number))
         }
 
-    def _left_flying(self, sends: Mapping[int, asyncio.Task[Outcome]]) -> dict[int, asyncio.Task[Outcome]]:
+    def _left_flying(
+        self, sends: Mapping[int, asyncio.Task[Outcome]], slot: int
+    ) -> dict[int, asyncio.Task[Outcome]]:
         """Sends to those who are not waited for: they may end by themselves, before the deadline.
 
         If such a parcel is taken, its receiver is waited for again.
@@ -260,7 +265,7 @@ class Post:
             for number, task in sends.items()
             if not task.done() and self.membership.alive(number) and not self.membership.awaited(number)
         }
-        self._flying |= flying
+        self._flying |= {(number, slot): task for number, task in flying.items()}
         return flying
 
     def _may_come(self, number: int, at: Position) -> bool:
@@ -331,7 +336,7 @@ class Post:
         sends: dict[int, asyncio.Task[Outcome]] = {}
         skipped = Sent()
         for number in receivers:
-            if self._is_flying(number):
+            if self._is_flying(number, at.slot):
                 skipped.lost.add(number)  # back-pressure: the last one is still on its way
             else:
                 sends[number] = asyncio.create_task(self._send(number, parcel, body, until, repeated))
@@ -342,15 +347,19 @@ class Post:
             await asyncio.gather(*sends.values(), return_exceptions=True)
             result = _sorted_out(sends)
         else:
-            self._flying |= sends
+            self._flying |= {(number, at.slot): task for number, task in sends.items()}
             await asyncio.sleep(0)
             result = Sent(taken=set(sends))
         result.lost |= skipped.lost
         return result
 
-    def _is_flying(self, number: int) -> bool:
-        flying = self._flying.get(number)
-        return flying is not None and not flying.done()
+    def _is_flying(self, number: int, slot: int | None = None) -> bool:
+        """slot: of this exchange of a round; None: of any."""
+        return any(
+            not task.done() and (slot is None or slot == of)
+            for (to, of), task in self._flying.items()
+            if to == number
+        )
 
     # --- inbox -----------------------------------------------------------------------------------
 
