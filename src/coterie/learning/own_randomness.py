@@ -22,7 +22,7 @@ class OwnRandomness(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled. If it were to be, the first operation would import the compiler: 70 MB."""
+        """Nothing here is compiled; otherwise the first operation would import the compiler: 70 MB."""
         return False
 
     def __init__(self, seed: int, device: torch.device) -> None:
