@@ -46,8 +46,8 @@ _CLONE_NEWNET = 0x40000000
 _hosts = itertools.count(1)
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(
-    ["coterie.cli", "coterie.experiments.real_peers.joining", "coterie.cli.peer.run", "torch._dynamo"]
-)  # PyTorch imports the last one when it is first used
+    ["coterie.cli", "coterie.experiments.real_peers.joining", "coterie.cli.peer.run"]
+)
 
 # A model whose every use takes a while without work for the processor, so that a run of many small rounds
 # lasts long enough for things to happen in it.

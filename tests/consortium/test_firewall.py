@@ -14,7 +14,7 @@ from real_peers import Swarm, experiment, same_as_simulated, slow_model
 from coterie.peer.network.relay import Relay
 
 DEADLINE = 20.0
-PACE = {"heartbeat": 0.3, "suspect_after": 1.5, "deadline": DEADLINE, "alone": True}
+PACE = {"heartbeat": 0.3, "suspect_after": 3.0, "deadline": DEADLINE, "alone": True}
 
 
 def swarm_of(folder: Path, hosts: Hosts, **changes: Any) -> Swarm:

@@ -58,6 +58,31 @@ def test_by_hand_where_models_stand_still() -> None:
     assert opened(["abcdefg", "bcd", "efg"])["a"] == pytest.approx(1)
 
 
+def test_disjoint_groups_in_one_exchange_open_more_than_each_of_them() -> None:
+    """abc, def and ghi before, now abd and efg: 7/9 of c, d and g, and 2/3 with one of the two.
+
+    What stays hidden of these three alternates along c, ab, d, ef, g, hi. That vector has the squared length
+    4.5, of which each of the three has 1. With abd alone it ends at ef, and has 3.
+    """
+    before = [Sum(0, one.members) for one in sums("abc", "def", "ghi")]
+
+    def now(*groups: str) -> dict[str, float]:
+        asked = [Sum(1, frozenset(map(ord, group))) for group in groups]
+        return {chr(m): share for m, share in opened_shares([*before, *asked], 1.0).items()}
+
+    assert max(now("abd").values()) == pytest.approx(2 / 3)
+    assert max(now("efg").values()) == pytest.approx(2 / 3)
+    both = now("abd", "efg")
+    assert [both[m] for m in "cdg"] == pytest.approx([7 / 9] * 3)
+    ledger = Ledger(STILL)
+    for one in before:
+        ledger.note(9, 0, one.members)
+    assert not ledger.refusal(9, 1, map(ord, "abd"))
+    assert not ledger.refusal(9, 1, map(ord, "efg"))
+    ledger.note(9, 1, map(ord, "abd"))
+    assert ledger.refusal(9, 1, map(ord, "efg")), "if its members knew of the other one"
+
+
 def test_by_hand_where_models_drift() -> None:
     """C = [[4, 3k], [3k, 3]], of which the first diagonal element of the inverse is 3 / (12 - 9 k^2)."""
     for k in (0.5, 0.9, 0.99):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,20 @@ from coterie.simulation import fastest_executor
 from coterie.training import Training
 
 FEATURES, CLASSES, PEERS = 12, 3, 5
+
+WITHOUT_COMPILER = """
+import sys, torch
+from coterie.learning.own_randomness import OwnRandomness
+with OwnRandomness(0, torch.device("cpu")) as randomness:
+    torch.rand(2)
+assert randomness.drew
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_no_compiler_is_imported() -> None:
+    """PyTorch's own compiler takes 70 MB and seconds in each process, and nothing here uses it."""
+    subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], check=True)
 
 
 class Functional(nn.Module):

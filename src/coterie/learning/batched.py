@@ -99,7 +99,7 @@ class OneByOne:
         self._local = threading.local()
         self._still, self._frozen = still_layers(module), frozen_names(module)
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
-        # Does its forward draw random numbers? None: not known yet, and finding out takes a slow import.
+        # Does its forward draw random numbers? None: not known yet.
         self._random: bool | None = False if _made_of_plain_layers(module) else None
         self._layout = torch.channels_last if _faster_with_channels_last(module) else torch.contiguous_format
 

@@ -20,6 +20,11 @@ from coterie.errors import ConfigError
 class OwnRandomness(TorchDispatchMode):
     """Redirects this thread's random operations to a generator with the given seed."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; otherwise the first operation would import the compiler: 70 MB."""
+        return False
+
     def __init__(self, seed: int, device: torch.device) -> None:
         super().__init__()
         self._generator = torch.Generator(device).manual_seed(seed)

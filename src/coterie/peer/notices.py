@@ -35,6 +35,7 @@ class Notices:
     _tellers: dict[SumNotice, set[int]] = field(default_factory=dict)
     _told: Counter[int] = field(default_factory=Counter)  # by teller, how many of these
     _warned: set[tuple[int, int, int]] = field(default_factory=set)
+    _oldest: int | None = None  # up to this round everything is forgotten
 
     def took_part(self, collector: int, at: Position, members: Iterable[int], whole: bool) -> None:
         """This peer lifts the masks of a sum. whole: of a known group, of which nobody is missing."""
@@ -95,6 +96,9 @@ class Notices:
 
     def _forget(self) -> None:
         oldest = self.now() - self.ledger.bound.rounds
+        if oldest == self._oldest:
+            return
+        self._oldest = oldest
         self._mine = {one: whole for one, whole in self._mine.items() if one.round > oldest}
         self._tellers = {one: tellers for one, tellers in self._tellers.items() if one.round > oldest}
         self._told = Counter(teller for tellers in self._tellers.values() for teller in tellers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -168,13 +168,40 @@ def topology_for(algorithm: Algorithm[Any], peers: int) -> Topology:
     return make(name, peers=peers, seed=5)
 
 
+class _AtOnce(Workers):
+    """No threads: peers in memory wait for each other's work anyway."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def map(self, fn: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
+        return [fn(task) for task in tasks]
+
+
+@dataclass
+class _Roster:
+    """A peer's: of everyone those who are members by now. It is asked for at every turn."""
+
+    number: int
+    everyone: Mapping[int, Acquaintance]
+    members: set[int]  # grows
+    _known: dict[int, Acquaintance] = field(default_factory=dict)
+    _count: int = 0  # of the members when that was looked up
+
+    def __call__(self) -> Mapping[int, Acquaintance]:
+        if len(self.members) != self._count:
+            self._known = {n: self.everyone[n] for n in sorted(self.members) if n != self.number}
+            self._count = len(self.members)
+        return self._known
+
+
 @dataclass
 class MemoryPeers:
     """An experiment of few peers, which can be started and crashed one by one; `play` runs all to the end.
 
     folder: for their state. alone: whether a peer goes on when nobody else is there, as it would not by
     itself. bound: on what sealed sums give away. busy: virtual seconds that a piece of local work takes, at
-    most.
+    most. evaluates: whether a round's models are measured.
     """
 
     algorithm: Algorithm[Any]
@@ -192,6 +219,7 @@ class MemoryPeers:
     keep_best: bool = False
     bound: Bound = BOUND
     busy: float = 0.0
+    evaluates: Callable[[int], bool] = lambda round: True
 
     def __post_init__(self) -> None:
         self.topology = self.topology or topology_for(self.algorithm, self.peers)
@@ -248,7 +276,7 @@ class MemoryPeers:
             ids=ids,
             federation=self.federation.of_nodes(ids, self.topology.hub),
             module=module,
-            executor=Executor("looped", module, Workers(1)),
+            executor=Executor("looped", module, _AtOnce()),
             training=self.training,
             seed=_SEED,
             rounds=self.rounds,
@@ -272,7 +300,7 @@ class MemoryPeers:
             topology=self.topology,
             rounds=self.rounds,
             digest=_DIGEST,
-            roster=lambda: {n: everyone[n] for n in sorted(self.members) if n != number},
+            roster=_Roster(number, everyone, self.members),
             transport=self.network.transport(me.name),
             journal=Journal(self.folder / me.name, durable=False),
             pace=self.pace,
@@ -281,6 +309,7 @@ class MemoryPeers:
             invited=number in self.invited,
             leaves=lambda: number in self.leaving,
             keep_best=self.keep_best,
+            evaluates=self.evaluates,
             work=self._work,
             observer=self.reports[number].append,
         )

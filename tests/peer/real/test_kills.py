@@ -15,6 +15,7 @@ from push_sum_mass import total_mass
 from real_peers import Swarm, experiment, simulated, slow_model
 
 PEERS = 6
+TO_COME_BACK = 15  # rounds of the others: who comes back when all have finished finds nobody
 PUSH_SUM = "dfedpgp"
 
 
@@ -34,7 +35,7 @@ def kill_at_random(swarm: Swarm, kills: int, seed: int) -> None:
     rng = random.Random(f"kills-{seed}")
     rounds = swarm.experiment["rounds"]
     for kill in range(kills):
-        _reach(swarm, 1 + kill * (rounds - 5) // kills)
+        _reach(swarm, 1 + kill * (rounds - TO_COME_BACK) // kills)
         time.sleep(rng.uniform(0, 0.3))
         victim = rng.choice([n for n in range(swarm.nodes) if swarm.running(n)])
         before = swarm.round(victim)

@@ -12,7 +12,8 @@ from real_peers import Swarm, experiment, simulated, slow_model
 
 pytestmark = pytest.mark.needs_network_namespaces
 
-PACE = {"heartbeat": 0.3, "suspect_after": 2.0, "deadline": 10.0}
+# Who gets no processor for some seconds must not look absent.
+PACE = {"heartbeat": 0.3, "suspect_after": 4.0, "deadline": 20.0}
 
 
 def on_hosts(folder: Path, hosts: Hosts, rounds: int, **changes: Any) -> Swarm:
@@ -31,7 +32,7 @@ def learned(swarm: Swarm) -> None:
 
 
 def test_a_partition_into_halves_heals(tmp_path: Path) -> None:
-    with Hosts(6) as hosts, on_hosts(tmp_path, hosts, rounds=40) as swarm:
+    with Hosts(6) as hosts, on_hosts(tmp_path, hosts, rounds=50) as swarm:
         left, right = (0, 1, 2), (3, 4, 5)
         swarm.start()
         swarm.until(lambda: min(swarm.rounds()) >= 3, "three rounds of all")
@@ -41,7 +42,7 @@ def test_a_partition_into_halves_heals(tmp_path: Path) -> None:
             lambda: all(now >= then + 4 for now, then in zip(swarm.rounds(), cut_at, strict=True)),
             "both halves go on",
         )
-        assert max(swarm.rounds()) < 35, "the cut must end before the run does"
+        assert max(swarm.rounds()) < 45, "the cut must end before the run does"
         hosts.heal()
         swarm.finish()
         learned(swarm)
@@ -56,7 +57,7 @@ def test_a_one_way_cut(tmp_path: Path) -> None:
 
     The others go on. Nobody told peer 0 that it may learn alone, so it waits, and joins them afterwards.
     """
-    with Hosts(4) as hosts, on_hosts(tmp_path, hosts, rounds=30) as swarm:
+    with Hosts(4) as hosts, on_hosts(tmp_path, hosts, rounds=60) as swarm:
         swarm.start()
         swarm.until(lambda: min(swarm.rounds()) >= 3, "three rounds of all")
         hosts.cut([0], [1, 2, 3])
@@ -66,7 +67,7 @@ def test_a_one_way_cut(tmp_path: Path) -> None:
             "the others go on",
         )
         swarm.until(lambda: "nobody else is there" in swarm.log(0), "peer 0 waits")
-        assert max(swarm.rounds()) < 25, "the cut must end before the run does"
+        assert max(swarm.rounds()) < 55, "the cut must end before the run does"
         assert swarm.rounds()[0] <= cut_at[0] + 2, "it learned alone"
         hosts.heal()
         swarm.finish(cut_off=[0])
@@ -83,16 +84,16 @@ def test_a_fifth_of_all_packets_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_slow_link_does_not_slow_the_others_beyond_the_deadline(tmp_path: Path) -> None:
-    """A model of 1.2 MB takes 2 s over 5 Mbit/s, and three of them go each way in every round."""
+    """A model of 1.2 MB takes 5 s over 2 Mbit/s, and three of them go each way in every round: 15 s."""
     deadline = 2.5
     table = experiment(peers=4, rounds=5, model="mlp(4000)")
     settings = {"deadline": deadline, "heartbeat": 0.5, "suspect_after": 4.0}
     with Hosts(4) as hosts, Swarm(tmp_path, table, settings, hosts.addresses, hosts.namespaces) as swarm:
-        hosts.slow_down(3, "5mbit")
+        hosts.slow_down(3, "2mbit")
         swarm.start()
         swarm.finish()
         assert swarm.rounds() == [5] * 4
-        own_work = 4.0  # training and evaluation on a machine that is busy with other things
+        own_work = 8.0  # training and evaluation on a machine that is busy with other things
         for number in (0, 1, 2):
             later = swarm.records(number)[1:]  # what is needed once, such as imports, is in the first
             assert all(record["seconds"] <= deadline + own_work for record in later)

@@ -95,7 +95,8 @@ def test_a_stranger_is_refused(tmp_path: Path) -> None:
 def test_a_removed_member_is_no_longer_talked_to(tmp_path: Path) -> None:
     rounds = 20
     table = experiment(peers=3, rounds=rounds, model=slow_model(tmp_path, 0.03))
-    swarm = Swarm(tmp_path, table, settings={"alone": True})  # who is removed goes on by itself
+    settings = {"alone": True, "suspect_after": 8.0}  # who is removed goes on by itself
+    swarm = Swarm(tmp_path, table, settings=settings)
     joinings = [swarm.join(number) for number in range(3)]
     peer = joinings[0].peer
     taken = []

@@ -45,7 +45,7 @@ async def silent_for(watcher: Peer, number: int, alive: bool) -> float:
     while watcher.membership.alive(number) != alive:
         assert loop.time() - start < PATIENCE
         await asyncio.sleep(0.02)
-        held_up = max(held_up, loop.time() - last - 0.02)
+        held_up += max(0.0, loop.time() - last - 0.02)
         last = loop.time()
     return loop.time() - start - held_up
 
@@ -76,7 +76,8 @@ def test_a_stopped_peer_is_noticed_and_comes_back(tmp_path: Path) -> None:
             return seconds, stopped_at, back_at
 
         seconds, stopped_at, back_at = asyncio.run(asyncio.wait_for(play(), PATIENCE))
-        swarm.finish(1, 2, 3)
+        swarm.finish(1, 2, 3, cut_off=[3])
+        assert swarm.alone(3) <= 1, "more than the round in which it was stopped"
         assert seconds <= NOTICED_WITHIN
         assert swarm.rounds() == [40] * 4
         played = [record["round"] for record in swarm.records(3)]

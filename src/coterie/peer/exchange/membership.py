@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
 
 from coterie.errors import RefusedError, UnreachableError, printable
@@ -196,7 +197,7 @@ class Membership:
 
     def heard(self, hello: Hello, member: Acquaintance) -> None:
         """Take in what a member says of itself and of others; refuse one of another experiment."""
-        mine = self.me()
+        mine = self._self
         if hello.digest != mine.digest:
             raise RefusedError(
                 "experiment",
@@ -231,6 +232,11 @@ class Membership:
         self._lend(member, hello.lend or not is_dialled(mine.at.address))
         if news:
             self.changed.fire()
+
+    @cached_property
+    def _self(self) -> Hello:
+        """What this peer says of itself that never changes: its name, address and experiment."""
+        return self.me()
 
     def _different(self, theirs: Mapping[str, str]) -> str:
         """Which parts of an experiment are not as this peer has them, if the other side says so much."""
