@@ -26,6 +26,8 @@ from coterie.learning.executor import keep_freed_memory
 
 ALL = {
     "dense": local_steps.dense,
+    "logistic": local_steps.logistic,
+    "whole-rounds": local_steps.whole_rounds,
     "convolutional": local_steps.convolutional,
     "around": rounds.around_training,
     "peers": rounds.hundred_thousand_peers,
@@ -33,6 +35,7 @@ ALL = {
     "memory": scale.memory,
     "busy": scale.busy,
     "algorithms": algorithms.relative,
+    "blend": algorithms.blend,
     "bandit": algorithms.bandit,
     "transport": transport.throughput,
     "sealed": peers.sealed,

@@ -8,10 +8,12 @@ import time
 import torch
 
 from benchmarks.images import images
-from benchmarks.timing import Row
+from benchmarks.plain_blend import PlainBlendDFL
+from benchmarks.timing import Row, by_turns
 from coterie.algorithms.parts.bandits import Bandit
 from coterie.catalogue import algorithms
 from coterie.experiments.api import simulate
+from coterie.learning import cores
 from coterie.protocol import Links
 from coterie.randomness import stream
 from coterie.topology import make
@@ -36,6 +38,33 @@ def seconds_of_rounds(algorithm: str, topology: str) -> list[float]:
         execution={"executor": "stacked"},
     )
     return list(run.history.seconds[1:-1])
+
+
+def blend() -> list[Row]:
+    """BlendDFL's round against a plain reading of its pseudocode: 20 peers, ring, 270 images, 5 epochs."""
+
+    def plain(threads: int) -> float:
+        torch.set_num_threads(threads)
+        source, taken = images(), []
+        x, y = source.x_train[: 20 * 270].unflatten(0, (20, 270)), source.y_train[: 20 * 270].view(20, 270)
+        clients = PlainBlendDFL(x, y, epochs=5, batch=32, rounds=_ROUNDS)
+        for t in range(4):
+            start = time.perf_counter()
+            clients.round(t)
+            taken.append(time.perf_counter() - start)
+        torch.set_num_threads(1)
+        return statistics.median(taken[1:])  # the first has no teachers
+
+    one, all_cores, ours = by_turns(
+        lambda: plain(1),
+        lambda: plain(cores()),
+        lambda: statistics.median(seconds_of_rounds("blend-dfl", "ring")),
+    )
+    what = "blend-dfl: plain reading of its pseudocode,"
+    return [
+        Row(f"{what} one thread / ours", one, ours, 3.0, at_least=True),
+        Row(f"{what} {cores()} threads / ours", all_cores, ours, 3.0, at_least=True),
+    ]
 
 
 def bandit() -> list[Row]:

@@ -1,15 +1,19 @@
-"""Local training steps: our executors against a plain PyTorch loop and a hand-written kernel."""
+"""Local training: our executors against a plain PyTorch loop, a hand-written kernel and the processor."""
 
 from __future__ import annotations
 
+import itertools
+import statistics
+import time
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.timing import Row, best_seconds, by_turns
+from benchmarks.timing import Row, Turns, best_seconds, by_turns
 from coterie.data import Federation, Split
+from coterie.experiments.api import simulate
 from coterie.learning import Executor, Workers, cores, cross_entropy, model_tree
 from coterie.learning.local_steps import LocalWork
 from coterie.models import build
@@ -116,6 +120,63 @@ def dense() -> list[Row]:
         Row("mlp: plain one-thread loop / stacked", seconds[2], seconds[3], 3.0, at_least=True),
         Row("mlp: stacked / hand-written kernel", seconds[3], seconds[4], 1.6, at_least=False),
     ]
+
+
+def logistic() -> list[Row]:
+    """The MLR of `synthetic`: 60 features and a bias, 10 classes, 100 peers, batch 20."""
+    data = pool((60,), PEERS, SAMPLES)
+    mlr = build("mlr", (60,), 10, seed=0)
+    loop, ours = by_turns(
+        lambda: plain_loop_seconds(mlr, data, STEPS, BATCH),
+        lambda: executor_seconds("stacked", mlr, data, cores(), STEPS, BATCH),
+        turns=5,
+    )
+    return [Row("mlr-610: plain one-thread loop / stacked", loop, ours, 20.0, at_least=True)]
+
+
+def whole_rounds() -> list[Row]:
+    """MLP-128 on a ring, 300 images of 28 x 28 each, batch 32, one epoch: a round against its products."""
+    rows = []
+    for peers in (20, 100):
+        ours, product = by_turns(partial(_round_seconds, peers), _seconds_of_a_flop, turns=5)
+        for counted, wanted, what in (
+            (6 * (784 + 10) * 128, 1.6, "all products, as limits of rounds are counted"),
+            (4 * 784 * 128 + 6 * 10 * 128, None, "those that it needs: no gradients of images"),
+        ):
+            limit = Turns.of([counted * peers * 300 * flop for flop in product.turns])
+            best = f"{1000 * limit:.1f} ms"
+            rows.append(
+                Row(f"mlp-128 x {peers}: a round / {what}", ours, limit, wanted, at_least=False, limit=best)
+            )
+    return rows
+
+
+def _round_seconds(peers: int) -> float:
+    """The median of a run's rounds, but for the first and the last."""
+    generator, ends = torch.Generator().manual_seed(0), list[float]()
+    x = torch.rand(peers, 300, 784, generator=generator)
+    y = torch.randint(10, (peers, 300), generator=generator)
+    rounds = 16
+    simulate(
+        "d-psgd",
+        data=[{"train": (a, b), "test": (a[:1], b[:1])} for a, b in zip(x.numpy(), y.numpy(), strict=True)],
+        model="mlp(128)",
+        topology="ring",
+        rounds=rounds,
+        training={"batch_size": 32, "epochs": 1, "lr": LR, "clip": 0.0},
+        evaluation={"every": rounds, "global_accuracy": "never"},
+        execution={"executor": "stacked"},
+        observer=lambda record, history: ends.append(time.perf_counter()),
+    )
+    return statistics.median(after - before for before, after in itertools.pairwise(ends[:-1]))
+
+
+def _seconds_of_a_flop() -> float:
+    """At the speed of large products on all cores at once."""
+    size, a = 1024, torch.randn(1024, 1024)
+    with Workers() as workers:
+        took = best_seconds(lambda: workers.map(lambda _: torch.mm(a, a), range(2 * workers.count)), 5)
+        return took / (2 * workers.count * 2 * size**3)
 
 
 def convolutional() -> list[Row]:

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
+
+from coterie.algorithms.blend_dfl import BlendDFL
+from coterie.learning import CLASSIFICATION
+from coterie.protocol import Samples
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,3 +90,26 @@ def test_every_rival_has_a_script_and_pinned_versions(benchmarks: Any) -> None:
     for name, entry in known.items():
         assert (ROOT / "benchmarks" / "rivals" / f"{name}_work.py").is_file()
         assert all("==" in one for one in entry["install"])
+
+
+def test_the_plain_reading_of_blend_dfl_weighs_samples_by_eq_10_to_12(benchmarks: Any) -> None:
+    """Counts 3 and 1: beta = 1/3 and 1, over their mean 2/3 that is 1/2 and 3/2; half way in mid-run."""
+    weights = benchmarks("plain_blend").class_weights(torch.tensor([0, 2, 0, 0]), 0.5)
+    assert weights.tolist() == pytest.approx([0.75, 1.25, 0.75, 0.75])
+
+
+def test_the_plain_reading_of_blend_dfl_has_the_loss_of_ours(benchmarks: Any) -> None:
+    """Of three clients on a ring all are near each other; in the first round there is no teacher."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(3, 8, 4, generator=generator), torch.randint(3, (3, 8), generator=generator)
+    plain = benchmarks("plain_blend").PlainBlendDFL(x, y, epochs=1, batch=4, rounds=2)
+    before = plain.loss(0, 1, x[1], y[1]).item()
+    assert before == pytest.approx(functional.cross_entropy(plain.models[1](x[1]), y[1]).item())
+    plain.round(0)
+    teacher = torch.stack([model(x[1]) for model in plain.trained]).mean(0)
+    z, ours = plain.models[1](x[1]), BlendDFL()
+    samples = Samples(y[1:2], torch.tensor([0]), torch.arange(8)[None], None)
+    w = ours.weights(samples, 0.5, True)
+    kd = 9 * CLASSIFICATION.divergence(*(CLASSIFICATION.softened(v[None], 3.0) for v in (teacher, z)))
+    expected = (w * (CLASSIFICATION.losses(z[None], y[1:2]) + kd)).sum() / w.sum()
+    assert plain.loss(1, 1, x[1], y[1]).item() == pytest.approx(expected.item(), rel=1e-5)

@@ -147,7 +147,10 @@ def test_rounds_are_one_torch_optimiser_over_all_steps(
         assert_equal_models(params, peer, by_torch(module, rounds, how, make_optimiser))
 
 
-def test_weights_that_are_turned_in_memory_keep_theirs(workers: Workers) -> None:
+def test_weights_that_are_turned_in_memory_keep_theirs(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.learning.stacked._either_order_is_fast", lambda: False)
     module, data, how = seeded(wide), peers((20, 33, 17, 16)), training({"momentum": 0.9}, batch_size=16)
     params = trained(node_of(module, "stacked", data, how, workers))
     for peer in range(data.peers):

@@ -146,6 +146,13 @@ def test_training_equals_torch_optim(
         assert float(losses[peer]) == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.fixture
+def turning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which the memory order of the weights matters."""
+    monkeypatch.setattr("coterie.learning.stacked._either_order_is_fast", lambda: False)
+
+
+@pytest.mark.usefixtures("turning")
 @pytest.mark.parametrize("proximal", [0.0, 0.3], ids=["", "proximal"])
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_weights_that_are_turned_in_memory_train_as_others(optimiser: str, proximal: float, lab: Lab) -> None:
@@ -172,6 +179,22 @@ def test_weights_that_are_turned_in_memory_train_as_others(optimiser: str, proxi
     assert all(torch.equal(value, before[name]) for name, value in start.items())
 
 
+def test_weights_stay_as_they_are_where_either_order_is_fast(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And train to the same model."""
+    module, data = seeded(wide), peers((20, 33, 17, 16))
+    training = Training(epochs=3, batch_size=16, lr=0.1, clip=0.0)
+    found = {}
+    for fast in (False, True):
+        monkeypatch.setattr("coterie.learning.stacked._either_order_is_fast", lambda fast=fast: fast)
+        assert bool(StackedLayers(module).turned(16)) is not fast  # type: ignore[arg-type]
+        found[fast] = lab.coterie(module, "stacked", data, training)[0]
+    for name, value in found[True].items():
+        torch.testing.assert_close(value, found[False][name], rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.usefixtures("turning")
 def test_a_turned_weight_of_one_feature_is_a_copy(lab: Lab) -> None:
     """It has the same memory order either way, and still must not be the caller's own."""
     module = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, CLASSES)).double()

@@ -51,6 +51,7 @@ _MADE_BYTES = 32 << 20  # generated training samples of one chunk
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 # From so many rows on, tasks are cut in multiples of this, which as many workers share evenly.
 _EVEN_TASKS = {8: 2, 48: 4}
+_SMALL_TASK = 128 << 10  # bytes of parameters below which a step is mostly Python, which no workers share
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -331,8 +332,10 @@ class Executor:
         """
         if self._model.one_by_one:
             return 1
-        in_cache = max(1, _CACHE_BYTES // max(1, row_bytes(dict(params))))
+        per_row = max(1, row_bytes(dict(params)))
+        in_cache, small = max(1, _CACHE_BYTES // per_row), rows * per_row < 4 * _SMALL_TASK
         even = max((tasks for least, tasks in _EVEN_TASKS.items() if rows >= least), default=1)
+        even = min(even, 2) if small else even
         tasks = -(-rows // (in_cache * even)) * even
         return -(-rows // tasks)
 

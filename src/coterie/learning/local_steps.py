@@ -223,7 +223,7 @@ class Job:
             update.step(now, kept, partial(self._gradient, now, batches, losses), rate, number)
             # At the last place where the rule asked.
             for (_, rows), found in zip(batches, losses[-len(batches) :], strict=False):
-                total[:rows] += found.cpu()
+                total[:rows].add_(found.cpu())
         if self.kept is not None:
             remember(memory, self.kept, self.rows)
         mean = total / self.steps
