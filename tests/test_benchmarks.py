@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,3 +85,30 @@ def test_every_rival_has_a_script_and_pinned_versions(benchmarks: Any) -> None:
     for name, entry in known.items():
         assert (ROOT / "benchmarks" / "rivals" / f"{name}_work.py").is_file()
         assert all("==" in one for one in entry["install"])
+
+
+def test_a_profile_sees_the_workers(benchmarks: Any) -> None:
+    """Convolutions run in other threads than the one that asks."""
+    profiling, work = benchmarks("profiling"), benchmarks("rivals.work")
+    found = profiling.shares("looped", work.torch_network("cnn"), peers=2, samples=32)
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert found["aten::convolution_backward"] > 0
+    assert profiling.table("small", found).row_count == profiling._SHOWN + 1
+
+
+def test_the_limit_of_the_networks_is_their_products(benchmarks: Any) -> None:
+    """Counted by running them: outputs of a layer times the numbers that each of them needs."""
+    driver, work = benchmarks("rivals.driver"), benchmarks("rivals.work")
+    for model, shape in work.SHAPES.items():
+        counted: list[int] = []
+
+        def count(layer: Any, _: Any, out: torch.Tensor, counted: list[int] = counted) -> None:
+            counted.append(out.numel() * layer.weight[0].numel())
+
+        network = work.torch_network(model)
+        for layer in network:
+            if hasattr(layer, "weight"):
+                layer.register_forward_hook(count)
+        network(torch.zeros(1, *shape))
+        assert driver._PRODUCTS[model] == sum(counted)
