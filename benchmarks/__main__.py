@@ -2,7 +2,8 @@
 
 python -m benchmarks [NAME ...] [--json FILE]
 python -m benchmarks compare BEFORE.json AFTER.json
-python -m benchmarks rivals [--tiny] [NAME ...]
+python -m benchmarks rivals [--tiny] [--model mlp|cnn] [NAME ...]
+python -m benchmarks profile
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import algorithms, comparing, local_steps, page, peers, rounds, scale, transport
+from benchmarks import algorithms, comparing, local_steps, page, peers, profiling, rounds, scale, transport
 from benchmarks.rivals import driver
 from benchmarks.timing import Row
 from coterie.learning import cores
@@ -53,6 +54,9 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["rivals"]:
         driver.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["profile"]:
+        profiling.main()
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ALL))

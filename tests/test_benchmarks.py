@@ -113,3 +113,30 @@ def test_the_plain_reading_of_blend_dfl_has_the_loss_of_ours(benchmarks: Any) ->
     kd = 9 * CLASSIFICATION.divergence(*(CLASSIFICATION.softened(v[None], 3.0) for v in (teacher, z)))
     expected = (w * (CLASSIFICATION.losses(z[None], y[1:2]) + kd)).sum() / w.sum()
     assert plain.loss(1, 1, x[1], y[1]).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_profile_sees_the_workers(benchmarks: Any) -> None:
+    """Convolutions run in other threads than the one that asks."""
+    profiling, work = benchmarks("profiling"), benchmarks("rivals.work")
+    found = profiling.shares("looped", work.torch_network("cnn"), peers=2, samples=32)
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert found["aten::convolution_backward"] > 0
+    assert profiling.table("small", found).row_count == profiling._SHOWN + 1
+
+
+def test_the_limit_of_the_networks_is_their_products(benchmarks: Any) -> None:
+    """Counted by running them: outputs of a layer times the numbers that each of them needs."""
+    driver, work = benchmarks("rivals.driver"), benchmarks("rivals.work")
+    for model, shape in work.SHAPES.items():
+        counted: list[int] = []
+
+        def count(layer: Any, _: Any, out: torch.Tensor, counted: list[int] = counted) -> None:
+            counted.append(out.numel() * layer.weight[0].numel())
+
+        network = work.torch_network(model)
+        for layer in network:
+            if hasattr(layer, "weight"):
+                layer.register_forward_hook(count)
+        network(torch.zeros(1, *shape))
+        assert driver._PRODUCTS[model] == sum(counted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from work import BATCH, LR, PEERS, ROUNDS, Clock, images
+from work import BATCH, LR, MODEL, PEERS, ROUNDS, Clock, images, torch_network
 
 import coterie
 
@@ -11,7 +11,7 @@ clock = Clock()
 coterie.simulate(
     "d-psgd",
     data=[{"train": (x[peer], y[peer]), "test": (x[peer, :1], y[peer, :1])} for peer in range(PEERS)],
-    model="mlp(128)",
+    model="mlp(128)" if MODEL == "mlp" else torch_network(),
     topology="ring",
     rounds=ROUNDS + 1,
     training={"batch_size": BATCH, "epochs": 1, "lr": LR, "clip": 0.0},

@@ -6,6 +6,7 @@ install, or does not run, has a line that says so.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -24,12 +25,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from coterie.learning import cores
+from coterie.learning.executor import pinned_threads
+
 _HERE = Path(__file__).parent
 _HOME = Path(".venv-rivals")
-FULL = {"peers": 20, "samples": 300, "batch": 32, "rounds": 20}
-TINY = {"peers": 3, "samples": 40, "batch": 32, "rounds": 3}
+Asked = dict[str, int | str]
+FULL: Asked = {"peers": 20, "samples": 300, "batch": 32, "rounds": 20}
+TINY: Asked = {"peers": 3, "samples": 40, "batch": 32, "rounds": 3}
 _TURNS = 3
-_NUMBERS = 784 * 128 + 128 + 128 * 10 + 10
+MODELS = {"mlp": "MLP-128", "cnn": "small CNN"}
+# Products of one image's forward pass: of the two layers, or of two convolutions of 3 x 3 and a layer.
+_PRODUCTS = {"mlp": 784 * 128 + 128 * 10, "cnn": 784 * 16 * 9 + 196 * 32 * 16 * 9 + 32 * 49 * 10}
 
 
 @dataclass(frozen=True)
@@ -43,22 +50,29 @@ class Taken:
 
 
 def main(arguments: list[str]) -> None:
-    tiny = "--tiny" in arguments
-    names = [name for name in arguments if name != "--tiny"]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks rivals")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="rivals; all if none is named")
+    parser.add_argument("--tiny", action="store_true", help="whether they run, in seconds")
+    parser.add_argument("--model", choices=MODELS, action="append", help="both if none is named")
+    parser.add_argument("--turns", type=int, default=_TURNS)
+    parser.add_argument("--rounds", type=int)
+    given = parser.parse_args(arguments)
+    names = given.names
     known = tomllib.loads((_HERE / "requirements.toml").read_text())
     if unknown := set(names) - set(known):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
     pythons: dict[str, Path | str] = {"coterie": Path(sys.executable)}
     for name in names or known:
         pythons[name] = _environment(name, known[name]["install"])
-    asked = TINY if tiny else FULL
-    found = measured(pythons, asked, 1 if tiny else _TURNS)
-    Console().print(table(found, asked))
+    for model in given.model or MODELS:
+        asked = {"model": model, **(TINY if given.tiny else FULL)}
+        if given.rounds:
+            asked["rounds"] = given.rounds
+        found = measured(pythons, asked, 1 if given.tiny else given.turns)
+        Console().print(table(found, asked))
 
 
-def measured(
-    pythons: dict[str, Path | str], asked: dict[str, int], turns: int
-) -> dict[str, list[Taken] | str]:
+def measured(pythons: dict[str, Path | str], asked: Asked, turns: int) -> dict[str, list[Taken] | str]:
     """By turns: a disturbance of the machine hits all alike. A text says why there is nothing."""
     found: dict[str, list[Taken] | str] = {
         name: [] if isinstance(python, Path) else python for name, python in pythons.items()
@@ -72,7 +86,7 @@ def measured(
     return found
 
 
-def run(python: Path, script: Path, asked: dict[str, int]) -> Taken | str:
+def run(python: Path, script: Path, asked: Asked) -> Taken | str:
     """One process; a text says why it failed."""
     command = [str(python), str(script), json.dumps(asked)]
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -96,14 +110,15 @@ def _reason(errors: str) -> str:
     return next((line for line in reversed(lines) if "Error" in line), lines[-1])[:90]
 
 
-def table(found: dict[str, list[Taken] | str], asked: dict[str, int]) -> Table:
+def table(found: dict[str, list[Taken] | str], asked: Asked) -> Table:
     """Ratios to Coterie; above 1, Coterie needs less."""
     ours = found["coterie"]
     if isinstance(ours, str):
         raise SystemExit(f"coterie {ours}")
     own, limit = _median(ours), limit_seconds(asked)
-    said = ", ".join(f"{value} {name}" for name, value in asked.items())
-    drawn = Table(title=f"MLP-128, {said}, ring; ratios to Coterie", caption=_caption(own, limit))
+    said = ", ".join(f"{value} {name}" for name, value in asked.items() if name != "model")
+    title = f"{MODELS[_model(asked)]}, {said}, ring; ratios to Coterie"
+    drawn = Table(title=title, caption=_caption(own, limit))
     for column in ("", "seconds a round", "CPU seconds", "peak memory", "to the first round"):
         drawn.add_column(column, justify="left" if not column else "right")
     for name, takens in found.items():
@@ -121,18 +136,21 @@ def table(found: dict[str, list[Taken] | str], asked: dict[str, int]) -> Table:
     return drawn
 
 
-def limit_seconds(asked: dict[str, int]) -> float:
+def limit_seconds(asked: Asked) -> float:
     """Forward and backward products of a round at the speed of a large product on all cores."""
-    size = 1024
+    size, taken = 1024, []
     a, b = torch.randn(size, size), torch.randn(size, size)
-    torch.mm(a, b)
-    taken = []
-    for _ in range(5):
-        start = time.perf_counter()
-        torch.mm(a, b)
-        taken.append(time.perf_counter() - start)
+    with pinned_threads(cores()):
+        for _ in range(6):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            taken.append(time.perf_counter() - start)
     speed = 2 * size**3 / min(taken)
-    return 6 * _NUMBERS * asked["peers"] * asked["samples"] / speed
+    return 6 * _PRODUCTS[_model(asked)] * int(asked["peers"]) * int(asked["samples"]) / speed
+
+
+def _model(asked: Asked) -> str:
+    return str(asked.get("model", "mlp"))
 
 
 def _caption(own: Taken, limit: float) -> str:

@@ -8,11 +8,23 @@ import fedjax
 import haiku
 import jax
 import jax.numpy as jnp
-from work import BATCH, CLASSES, HIDDEN, LR, PEERS, images, timed
+from work import BATCH, CHANNELS, CLASSES, HIDDEN, LR, MODEL, PEERS, images, timed
 
 x, y = images()
 data = [fedjax.ClientDataset({"x": x[peer], "y": y[peer]}) for peer in range(PEERS)]
-network = haiku.transform(lambda batch: haiku.nets.MLP([HIDDEN, CLASSES])(batch["x"]))
+
+
+def convolutional(images_first: Any) -> Any:
+    found = images_first.transpose(0, 2, 3, 1)
+    for channels in CHANNELS:
+        found = haiku.max_pool(jax.nn.relu(haiku.Conv2D(channels, 3)(found)), (2, 2, 1), (2, 2, 1), "VALID")
+    return haiku.Linear(CLASSES)(haiku.Flatten()(found))
+
+
+dense = haiku.nets.MLP
+network = haiku.transform(
+    lambda batch: dense([HIDDEN, CLASSES])(batch["x"]) if MODEL == "mlp" else convolutional(batch["x"])
+)
 sample = {"x": x[0, :BATCH], "y": y[0, :BATCH]}
 model = fedjax.create_model_from_haiku(
     network,

@@ -15,20 +15,16 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from work import BATCH, CLASSES, HIDDEN, INPUTS, LR, PEERS, ROUNDS, SAMPLES, Clock, images
+from work import BATCH, LR, PEERS, ROUNDS, SAMPLES, Clock, images, torch_network
 
 clock, client, server = Clock(), ClientApp(), ServerApp()
 x, y = images()
 
 
-def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
-
-
 @client.train()
 def train(message: Message, context: Context) -> Message:
     peer = int(context.node_config["partition-id"])
-    model = network()
+    model = torch_network()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     own = TensorDataset(torch.from_numpy(x[peer]), torch.from_numpy(y[peer]))
@@ -54,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Ticking(
         fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=PEERS, min_available_nodes=PEERS
     )
-    strategy.start(grid=grid, initial_arrays=ArrayRecord(network().state_dict()), num_rounds=ROUNDS)
+    strategy.start(grid=grid, initial_arrays=ArrayRecord(torch_network().state_dict()), num_rounds=ROUNDS)
 
 
 flwr.simulation.run_simulation(

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from work import BATCH, CLASSES, HIDDEN, INPUTS, LR, PEERS, SAMPLES, images, timed
+from work import BATCH, CHANNELS, CLASSES, HIDDEN, INPUTS, LR, MODEL, PEERS, SAMPLES, images, timed
 
 x, y = (jnp.asarray(part) for part in images())
 STEPS = math.ceil(SAMPLES / BATCH)
@@ -16,8 +16,18 @@ PLACES = np.arange(STEPS * BATCH)
 PRESENT = jnp.asarray((PLACES < SAMPLES).reshape(STEPS, BATCH), jnp.float32)  # the last batch is smaller
 
 
+def convolved(params: Any, batch: Any) -> Any:
+    images = batch.transpose(0, 2, 3, 1)  # channels last, which XLA prefers on a CPU
+    for kernel, bias in (("k1", "c1"), ("k2", "c2")):
+        layout = ("NHWC", "HWIO", "NHWC")
+        found = jax.lax.conv_general_dilated(images, params[kernel], (1, 1), "SAME", dimension_numbers=layout)
+        found = jax.nn.relu(found + params[bias])
+        images = jax.lax.reduce_window(found, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return images.reshape(len(images), -1)
+
+
 def loss_of(params: Any, batch: Any, labels: Any, present: Any) -> Any:
-    hidden = jax.nn.relu(batch @ params["w1"] + params["b1"])
+    hidden = jax.nn.relu(batch @ params["w1"] + params["b1"]) if MODEL == "mlp" else convolved(params, batch)
     logits = hidden @ params["w2"] + params["b2"]
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)[:, 0]
     return (losses * present).sum() / present.sum()
@@ -41,7 +51,14 @@ def one_round(params: Any, key: Any) -> Any:
 
 
 keys = iter(jax.random.split(jax.random.key(0), 10_000))
-shapes = {"w1": (INPUTS, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, CLASSES), "b2": (CLASSES,)}
+first, second = CHANNELS
+shapes: dict[str, tuple[int, ...]] = {
+    "mlp": {"w1": (INPUTS, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, CLASSES), "b2": (CLASSES,)},
+    "cnn": {
+        **{"k1": (3, 3, 1, first), "c1": (first,), "k2": (3, 3, first, second), "c2": (second,)},
+        **{"w2": (second * 49, CLASSES), "b2": (CLASSES,)},
+    },
+}[MODEL]
 state = {name: jax.random.normal(next(keys), (PEERS, *shape)) * 0.05 for name, shape in shapes.items()}
 
 

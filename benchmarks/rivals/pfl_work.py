@@ -16,7 +16,7 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
-from work import BATCH, CLASSES, HIDDEN, INPUTS, LR, PEERS, ROUNDS, Clock, images
+from work import BATCH, LR, PEERS, ROUNDS, Clock, images, torch_network
 
 x, y = (torch.from_numpy(part) for part in images())
 clock, turn = Clock(), itertools.cycle(range(PEERS))
@@ -27,7 +27,7 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+        self.layers = torch_network()
 
     def loss(self, batch: Any, labels: Any, is_eval: bool = False) -> Any:
         return nn.functional.cross_entropy(self.layers(batch), labels)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from work import BATCH, CLASSES, HIDDEN, INPUTS, LR, PEERS, images, timed
+from work import BATCH, LR, PEERS, images, timed, torch_network
 
 x, y = images()
 loaders = [
     DataLoader(TensorDataset(torch.from_numpy(a), torch.from_numpy(b)), batch_size=BATCH, shuffle=True)
     for a, b in zip(x, y, strict=True)
 ]
-models = [
-    nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)) for _ in range(PEERS)
-]
+models = [torch_network() for _ in range(PEERS)]
 loss_of = nn.CrossEntropyLoss()
 
 

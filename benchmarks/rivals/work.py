@@ -10,23 +10,44 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-ASKED: dict[str, int] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+ASKED: dict[str, Any] = json.loads(sys.argv[1]) if sys.argv[1:2] and sys.argv[1][0] == "{" else {}
+MODEL: str = ASKED.get("model", "mlp")  # or cnn
 PEERS = ASKED.get("peers", 20)
 SAMPLES = ASKED.get("samples", 300)
 BATCH = ASKED.get("batch", 32)
 ROUNDS = ASKED.get("rounds", 10)
 INPUTS, HIDDEN, CLASSES, LR = 784, 128, 10, 0.05
+SHAPES = {"mlp": (INPUTS,), "cnn": (1, 28, 28)}
+CHANNELS = (
+    16,
+    32,
+)  # of the two convolutions of 3 x 3, each followed by ReLU and a pool of 2 x 2; then one layer
 
 
 def images() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """(peers, samples, inputs) and (peers, samples)."""
+    """(peers, samples, ...) and (peers, samples); vectors for the MLP, (1, 28, 28) for the CNN."""
     rng = np.random.default_rng(0)
-    x = rng.random((PEERS, SAMPLES, INPUTS), dtype=np.float32)
+    x = rng.random((PEERS, SAMPLES, *SHAPES[MODEL]), dtype=np.float32)
     return x, rng.integers(0, CLASSES, (PEERS, SAMPLES))
+
+
+def torch_network(model: str = MODEL) -> Any:
+    """For those who use PyTorch."""
+    from torch import nn
+
+    if model == "mlp":
+        return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+    first, second = CHANNELS
+    return nn.Sequential(
+        *(nn.Conv2d(1, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(second * 49, CLASSES)),
+    )
 
 
 class Clock:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from coterie.learning.pooling import SquarePool, with_square_pools
+from coterie.learning.pooling import LaterReLU, RectifyingPool, SquarePool, with_square_pools
 
 OWN, TORCH = with_square_pools(nn.MaxPool2d(2)), nn.MaxPool2d(2)
 
@@ -80,3 +80,52 @@ def test_inputs_in_another_order_go_to_torch(x: Tensor) -> None:
 def test_too_small_an_image_is_refused_as_by_torch() -> None:
     with pytest.raises(RuntimeError, match="too small"):
         OWN(torch.randn(1, 1, 1, 4))
+
+
+def network(shared: bool = False) -> nn.Sequential:
+    torch.manual_seed(3)
+    relu = nn.ReLU()
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), relu, nn.MaxPool2d(2)),
+        nn.Conv2d(3, 4, 3, padding=1),
+        relu if shared else nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+        nn.ReLU(),
+    )
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_relu_behind_the_pool_changes_no_bit(layout: torch.memory_format, shared: bool) -> None:
+    """Whole numbers and flat areas make ties, above zero and below: the first receives the gradient."""
+    plain = network(shared)
+    with torch.no_grad():
+        for value in plain.parameters():
+            value.copy_((4 * value).round())
+    moved = with_square_pools(copy.deepcopy(plain), plain=True)
+    kinds = [type(layer) for layer in moved.modules()]
+    assert kinds.count(RectifyingPool) == kinds.count(LaterReLU) == (0 if shared else 2)
+    x = torch.randint(-2, 3, (6, 2, 8, 8)).float().repeat_interleave(2, 3)[..., :8].to(memory_format=layout)
+    x[0] = 0.0
+    for training in (True, False):
+        outputs, found = [], []
+        for module in (plain.train(training), moved.train(training)):
+            out = module(x)
+            pull = torch.arange(1.0, out.numel() + 1).view(out.shape)
+            outputs.append(out.detach())
+            found.append(torch.autograd.grad(out, list(module.parameters()), pull))
+        assert torch.equal(*outputs)
+        assert float(outputs[0].max()) > 0
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_relu_asked_for_its_outputs_gives_them() -> None:
+    plain, moved = network().eval(), with_square_pools(network(), plain=True).eval()
+    x = torch.randn(2, 2, 8, 8)
+    assert torch.equal(moved[:3](x), plain[:3](x))
+
+
+def test_a_relu_stays_where_others_may_follow_it() -> None:
+    assert all(type(layer) is not LaterReLU for layer in with_square_pools(network()).modules())

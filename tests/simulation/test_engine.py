@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -306,8 +307,8 @@ def test_calibration_picks_an_executor_that_can_run_the_model() -> None:
 
 @pytest.mark.parametrize("quick", ["stacked", "looped"])
 def test_calibration_picks_the_faster_executor(quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The median of several turns counts: one that was disturbed does not decide."""
-    turns = {True: [9.0, 2.0, 8.0, 2.0, 2.0, 9.0], False: [9.0, 3.0, 1.0, 3.0, 3.0, 9.0]}
+    """A clock that is given: the warm-up does not count, and five turns that agree are enough."""
+    turns = {True: [9.0, *[0.02] * 5], False: [1.0, *[0.03] * 5]}
     seconds = {name: iter(turns[name == quick]) for name in ("stacked", "looped")}
 
     def timed(executor: Executor, *_: object, **__: object) -> float:
@@ -316,6 +317,29 @@ def test_calibration_picks_the_faster_executor(quick: str, monkeypatch: pytest.M
     monkeypatch.setattr(calibration, "_time", timed)
     with Workers(1) as workers:
         assert fastest_executor(Wrapped(), federation(), Training(), workers) == quick
+
+
+@pytest.mark.parametrize(
+    ("stacked", "looped", "chosen"),
+    [
+        ([0.02] * 5, [0.03] * 5, "stacked"),  # all five turns
+        ([0.03] * 5, [0.02] * 5, "looped"),
+        ([2.0], [1.0], "looped"),  # one long turn, won by far
+        ([1.2] * 5, [1.0] * 5, "looped"),  # long turns and close: four more
+        # A disturbed turn: the second look, fourteen of fifteen, and twelve of fifteen.
+        ([0.02, 0.09, *[0.02] * 13], [0.03] * 15, "stacked"),
+        ([0.01] * 3 + [0.03] * 12, [0.02] * 15, "looped"),
+        # Eleven of fifteen is no evidence: the rule, whichever had more.
+        ([0.03] * 4 + [0.01] * 4 + [0.03] * 7, [0.02] * 15, "stacked"),
+        ([0.02] * 15, [0.02] * 15, "stacked"),
+    ],
+)
+def test_a_second_look_is_taken_where_the_first_is_not_clear(
+    stacked: list[float], looped: list[float], chosen: str
+) -> None:
+    left = (iter(stacked), iter(looped))
+    assert calibration.faster_by_turns(*(partial(next, seconds) for seconds in left)) == chosen
+    assert [list(turns) for turns in left] == [[], []]  # no turn more than the evidence needs
 
 
 def test_no_measurement_decides_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

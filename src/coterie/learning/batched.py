@@ -99,8 +99,9 @@ class OneByOne:
         self._local = threading.local()
         self._still, self._frozen = still_layers(module), frozen_names(module)
         self._has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
+        self._plain = _made_of_plain_layers(module)
         # Does its forward draw random numbers? None: not known yet.
-        self._random: bool | None = False if _made_of_plain_layers(module) else None
+        self._random: bool | None = False if self._plain else None
         self._layout = torch.channels_last if _faster_with_channels_last(module) else torch.contiguous_format
 
     def outputs(self, params: Params, x: Inputs, layer: str | None = None) -> Tensor:
@@ -156,7 +157,7 @@ class OneByOne:
         """This thread's module, whose parameters and buffers share the memory of row 0 of `params`."""
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
-            module = self._local.module = with_square_pools(copy_of(self._module))
+            module = self._local.module = with_square_pools(copy_of(self._module), plain=self._plain)
             self._local.buffers = [buffer for buffer in _buffers(module) if buffer.name not in self._frozen]
             self._local.frozen = [buffer for buffer in _buffers(module) if buffer.name in self._frozen]
             self._local.slots = {

@@ -1,12 +1,16 @@
-"""Max pooling of 2 x 2 squares on a CPU, many times faster than PyTorch's own where channels come first.
+"""Max pooling on a CPU, faster than as the layers say, with the same outputs and gradients, bit for bit.
 
-PyTorch looks at one output after another there, which takes a fifth of the time of a network with group
-normalisation (the others run with channels last). Whole rows compared with whole rows give the same outputs
-and the same places of the maxima, and so the same gradients, bit for bit.
+- Squares of 2 x 2 where channels come first: PyTorch looks at one output after another, which takes a fifth
+  of the time of a network with group normalisation (the others run with channels last). Whole rows compared
+  with whole rows give the same maxima at the same places.
+- A ReLU before a pool: the maximum of rectified numbers is the rectified maximum, and the same one of them
+  receives the gradient. In training the ReLU follows the pool, where a quarter of the numbers is left: 3 to
+  8 % of a step.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -33,11 +37,36 @@ class SquarePool(nn.MaxPool2d):
         return _columns_maximum(torch.maximum(top, bottom))
 
 
-def with_square_pools(module: nn.Module) -> nn.Module:
-    """The same module with its pools changed in place where they can be."""
+class RectifyingPool(SquarePool):
+    """In training also the ReLU that stood before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = super().forward(x)
+        return torch.relu(pooled) if self.training else pooled
+
+
+class LaterReLU(nn.ReLU):
+    """Left to the pool after it in training; in evaluation somebody may ask for its outputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.training else super().forward(x)
+
+
+def with_square_pools(module: nn.Module, *, plain: bool = False) -> nn.Module:
+    """The same module with its pools changed in place where they can be.
+
+    plain: it has nothing but Sequentials and plain layers. Elsewhere a ReLU may have other successors than
+    the pool, as it has here if it stands in several places.
+    """
     for layer in module.modules():
         if SquarePool.replaces(layer):
             layer.__class__ = SquarePool  # its name, settings and hooks stay
+    places = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+    for sequence in (layer for layer in module.modules() if plain and type(layer) is nn.Sequential):
+        for relu, pool in pairwise(sequence):
+            once = places.count(relu) == places.count(pool) == 1
+            if once and type(relu) is nn.ReLU and type(pool) is SquarePool:
+                relu.__class__, pool.__class__ = LaterReLU, RectifyingPool
     return module
 
 

@@ -1,9 +1,18 @@
-"""Which executor trains this model faster? Known for convolutions and small dense networks, else measured."""
+"""Which executor trains this model faster? Known for convolutions and small dense networks, else measured.
+
+Measured by turns, in CPU seconds, before the first round. Where a few turns do not agree, a second look takes
+more of them; where these do not agree either, the two are alike, and a rule decides. Nothing is looked at
+again while rounds go on: executors agree to rounding only, so that a change by the clock in mid-run would
+take the promise that the same seed gives the same bits. A resumed run keeps what its folder says.
+"""
 
 from __future__ import annotations
 
 import time
-from statistics import median
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
@@ -20,8 +29,8 @@ from coterie.training import Training
 
 _ROWS_PER_WORKER = 8
 _STEPS = 3
-_TURNS = 5  # the median of so many, by turns, so that no disturbance of the machine decides
-_ENOUGH = 0.5  # seconds after which no further turn begins
+_WON_BY_FAR = 1.5  # slower by so much in every turn: few turns will do
+_MOST = 0.8  # of the turns of both looks, which are no accident
 _SMALL_BYTES = 8 << 20  # of a dense network whose rows train best together
 _BOTH: tuple[ExecutorName, ...] = ("stacked", "looped")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -41,7 +50,7 @@ def fastest_executor(
     """
     rule = _known(module, precision)
     federation = federation.take(torch.arange(min(federation.peers, _ROWS_PER_WORKER * workers.count)))
-    seconds: dict[Executor, list[float]] = {}
+    able: dict[ExecutorName, Executor] = {}
     for name in _BOTH if rule != "looped" else _BOTH[1:]:
         try:
             executor = Executor(name, module, workers, precision)
@@ -51,16 +60,47 @@ def fastest_executor(
             if name == "looped":  # nothing else can run it
                 raise
             continue
-        seconds[executor] = []
+        able[name] = executor
         if name == rule:
             break
-    started, turns = time.perf_counter(), _TURNS if len(seconds) > 1 else 0
-    for _ in range(turns):
-        for executor in seconds:
-            seconds[executor].append(_time(executor, module, federation, training, loss, steps=_STEPS))
-        if time.perf_counter() - started > _ENOUGH:
-            break
-    return min(seconds, key=lambda executor: median(seconds[executor] or [0.0])).name
+    if len(able) == 1:
+        return next(iter(able))
+    return faster_by_turns(
+        *(partial(_time, able[name], module, federation, training, loss, steps=_STEPS) for name in _BOTH)
+    )
+
+
+def faster_by_turns(stacked: Callable[[], float], looped: Callable[[], float]) -> ExecutorName:
+    """Each call takes a turn, and says how many CPU seconds it took."""
+    turns: list[tuple[float, float]] = []
+    for look in (_FIRST_LOOK, _SECOND_LOOK):
+        spent = 0.0
+        for taken in range(look.turns):
+            if taken >= look.at_least and spent > look.seconds:
+                break
+            turns.append((stacked(), looped()))
+            spent += sum(turns[-1])
+        for name, ratios in (("looped", [a / b for a, b in turns]), ("stacked", [b / a for a, b in turns])):
+            if look.is_clear(ratios):
+                return cast(ExecutorName, name)
+    return "stacked"  # they are alike; always the same one, so that a run repeats itself
+
+
+@dataclass(frozen=True)
+class _Look:
+    turns: int
+    at_least: int
+    seconds: float  # after which no further turn begins
+
+    def is_clear(self, ratios: list[float]) -> bool:
+        """Whether an executor with these ratios, of the other one's seconds to its own, is the faster one."""
+        if len(ratios) <= _FIRST_LOOK.turns and min(ratios) > 1:
+            return len(ratios) == _FIRST_LOOK.turns or min(ratios) >= _WON_BY_FAR
+        return self is _SECOND_LOOK and sum(ratio > 1 for ratio in ratios) >= _MOST * len(ratios)
+
+
+_FIRST_LOOK = _Look(turns=5, at_least=1, seconds=0.5)
+_SECOND_LOOK = _Look(turns=10, at_least=4, seconds=2.0)
 
 
 def _known(module: nn.Module, precision: Precision) -> ExecutorName | None:
