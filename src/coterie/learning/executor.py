@@ -295,7 +295,7 @@ class Executor:
                 if not bool(present.all()):  # infinite outputs, times 0 for padding, would be no numbers
                     outputs = outputs.masked_fill(~_beside(present, outputs), 0.0)
                 part = slice(start, start + len(columns))
-                see(Visit(chunk, part, outputs, held.y[place], present.float()))
+                see(Visit(chunk, part, outputs, held.targets(place), present.float()))
 
         self.workers.map(task, chunks)
 

@@ -5,6 +5,8 @@ The system would kill it without a word, after minutes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coterie.errors import ConfigError
 from coterie.experiments.setup.schema import Experiment
 from coterie.memory import free_memory, in_gib
@@ -15,19 +17,31 @@ _GUESSED_COPIES = 16  # of everyone's models
 _MACHINES = "several machines with --engine ray (docs/scale.md)"
 _FORCE = "--force tries all the same"
 _USABLE = 0.95  # of what is free; the rest is for others
+_HELD = 0.75  # of what a run leaves: generated samples that it holds, and need not make in every round
 
 
-def require_memory(experiment: Experiment, hosting: Hosting) -> None:
-    """ConfigError if the run needs more than what is free; `execution.force` tries all the same."""
+def with_room(experiment: Experiment, hosting: Hosting) -> Hosting:
+    """The same with as many of its samples held as there is room for.
+
+    ConfigError if the run needs more than what is free; `execution.force` tries all the same.
+    """
     free = free_memory()
-    if free is None or experiment.execution.force or experiment.execution.device != "cpu":
-        return
+    if free is None or experiment.execution.device != "cpu":
+        return hosting
+    needed = _needed(experiment, hosting, free)
+    return replace(hosting, held=max(0, int(_HELD * (_USABLE * free - needed))))
+
+
+def _needed(experiment: Experiment, hosting: Hosting, free: int) -> int:
+    """Bytes that the run will take beside its data, at most."""
     model = sum(value.nbytes for value in hosting.module.state_dict().values())
-    if hosting.topology.nodes * (_GUESSED_COPIES * model + 4 * hosting.topology.nodes) < _UNDOUBTED * free:
-        return
+    guess = hosting.topology.nodes * (_GUESSED_COPIES * model + 4 * hosting.topology.nodes)
+    if guess < _UNDOUBTED * free:
+        return guess
     need = need_of(hosting)
-    if need.to_come > _USABLE * free:
+    if need.to_come > _USABLE * free and not experiment.execution.force:
         raise ConfigError(refusal(need, free))
+    return need.to_come
 
 
 def require_memory_for_data(experiment: Experiment, size: int) -> None:
