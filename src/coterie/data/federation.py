@@ -221,14 +221,15 @@ class Federation:
         if self.made is None:
             return self
         parts: dict[str, Any] = {}
+        most = room // max(1, bytes_of_one(self.x))  # samples
         for name in ("test", "validation", "train"):
-            part = getattr(self, name)
-            parts[name] = held = self._holding(part, room // max(1, bytes_of_one(self.x)))
-            room -= held.x.nbytes
+            x, y = self._made_now(getattr(self, name), most)
+            parts[name] = replace(getattr(self, name), x=x, y=y)
+            most -= len(x)
         return replace(self, **parts)
 
-    def _holding(self, part: Stretch, most: int) -> Stretch:
-        """With all targets, and the inputs of so many samples of whole peers."""
+    def _made_now(self, part: Split, most: int) -> tuple[Tensor, Tensor]:
+        """The inputs of the first peers, at most so many samples, and the targets of all."""
         one, total = single(self.x), int(part.offsets[part.offsets <= most][-1])
         x = torch.empty(total, *one.shape[1:], device=self.device)
         small = self.targets == "classes" and self.n_classes <= 256
@@ -238,7 +239,7 @@ class Federation:
             made = self.held(part, rows)
             place = slice(done, done := done + len(made.y))
             x[place], y[place] = single(made.x)[: max(0, total - place.start)], made.y
-        return replace(part, x=x, y=y)
+        return x, y
 
     def name_of(self, peer: int) -> str:
         """What people call it: its name, or else its number."""

@@ -26,7 +26,7 @@ from coterie.data.partitions.partition import Ints
 from coterie.data.source import Source
 from coterie.data.splitting import training_sizes
 from coterie.errors import ConfigError
-from coterie.randomness import Words, normals, numpy_generator, stream
+from coterie.randomness import normals, numpy_generator, stream
 
 DIMENSIONS = 60
 CLASSES = 10
@@ -73,7 +73,7 @@ class Generator:
             own, task = some.owner.unique_consecutive(return_inverse=True)
             tasks = self.tasks(peers[own])
             weight, bias = tasks.weight[task].double(), tasks.bias[task][:, None].double()
-            # In double precision no rounding decides between two classes, whoever's samples are made together.
+            # In double precision no rounding decides between classes, whoever's samples are made together.
             y[some.place] = some.cut(torch.baddbmm(bias, some.padded(x).double(), weight).argmax(2))
         return x, y
 
