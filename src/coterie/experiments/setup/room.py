@@ -5,8 +5,11 @@ The system would kill it without a word, after minutes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from coterie.data.foreseen import foreseen
 from coterie.errors import ConfigError
 from coterie.experiments.setup.schema import Experiment
 from coterie.memory import free_memory, in_gib
@@ -53,6 +56,20 @@ def require_memory_for_data(experiment: Experiment, size: int) -> None:
             f"twice {in_gib(size)} while they are dealt out, and {in_gib(free)} are free; with partition "
             f"'natural' they are made when needed. What would fit: {experiment.data} with a smaller size, "
             f"about {int(experiment.peers * _USABLE * free / (2 * size)):,} peers, or {_MACHINES}; {_FORCE}"
+        )
+
+
+def require_memory_for_files(experiment: Experiment, paths: Sequence[Path]) -> None:
+    """The same for data files that are about to be read."""
+    free = free_memory()
+    if free is None or experiment.execution.force or not all(path.is_file() for path in paths):
+        return  # the reader says which file is missing
+    size = foreseen(paths)
+    if size > _USABLE * free:
+        raise ConfigError(
+            f"the samples of {experiment.data} ({len(paths)} file{'s' * (len(paths) != 1)}) take at least "
+            f"{in_gib(size)} in memory, and {in_gib(free)} are free. What would fit: fewer samples in the "
+            f"files, or {_MACHINES}; {_FORCE}"
         )
 
 
