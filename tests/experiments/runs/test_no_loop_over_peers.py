@@ -9,13 +9,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import coterie
 from coterie.data.sources import synthetic
 from coterie.learning import executor
-from coterie.simulation import Simulation
 
 FEW, MANY = 6_000, 9_000  # more than are listed one by one
 _OURS = str(Path(coterie.__file__).parent)
@@ -58,12 +56,6 @@ def calls_of(peers: int, folder: Path, **changed: Any) -> Counter[str]:
     return calls.found
 
 
-def real() -> coterie.Source:
-    """Samples that are there, to be dealt out."""
-    x, y = np.random.default_rng(0).normal(size=(80_000, 3)), np.arange(80_000) % 2
-    return coterie.from_arrays(x, y)
-
-
 @pytest.fixture
 def one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of rows may grow in number with the peers: here all fit into one."""
@@ -81,25 +73,11 @@ def one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
         {"algorithm": "oracle"},
         {"algorithm": "dfedpgp", "topology": "directed(4)"},
         {"splitting": {"validation": 0.3}, "faults": {"churn": 0.2, "loss": 0.1}},
-        {"data": real(), "partition": "iid"},
     ],
-    ids=["d-psgd", "random-gossip", "oracle", "dfedpgp", "churn", "real data"],
+    ids=["d-psgd", "random-gossip", "oracle", "dfedpgp", "churn"],
 )
 def test_calls_do_not_grow_with_the_peers(changed: dict[str, Any], tmp_path: Path) -> None:
     calls_of(8, tmp_path / "warm", **changed)  # what is imported and cached at the first time
     few, many = (calls_of(peers, tmp_path / str(peers), **changed) for peers in (FEW, MANY))
     grown = {place: (few[place], n) for place, n in many.items() if n - few[place] > (MANY - FEW) // 10}
     assert not grown
-
-
-def test_a_loop_over_peers_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the test above can fail."""
-    step = Simulation.step
-
-    def slow(self: Simulation, **asked: Any) -> Any:
-        for peer in range(self.federation.peers):
-            self.federation.name_of(peer)
-        return step(self, **asked)
-
-    monkeypatch.setattr(Simulation, "step", slow)
-    assert calls_of(FEW, tmp_path / "run")["/data/federation.py:name_of"] >= 2 * FEW
