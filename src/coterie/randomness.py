@@ -149,9 +149,8 @@ def normals(keys: Words, first: NDArray[np.int64], n: int) -> Tensor:
     n and first are even: a word of 64 bits gives two numbers, each the sum of two of 65,536 quantiles of a
     normal distribution with half the variance. A row is a pure function of its key and what is asked for.
     """
-    words: Words = np.add.outer((first >> 1).astype(np.uint64), np.arange(1, n // 2 + 1, dtype=np.uint64))
-    words *= _GOLDEN
-    words += keys[:, None]
+    begin = keys + (first >> 1).astype(np.uint64) * _GOLDEN
+    words: Words = np.add.outer(begin, np.arange(1, n // 2 + 1, dtype=np.uint64) * _GOLDEN)
     mixed = np.empty_like(words)
     for shift, multiplier in _MIXING:
         np.right_shift(words, np.uint64(shift), out=mixed)
@@ -160,9 +159,9 @@ def normals(keys: Words, first: NDArray[np.int64], n: int) -> Tensor:
     np.right_shift(words, np.uint64(31), out=mixed)
     words ^= mixed
     halves = torch.from_numpy(words.view(np.int32)).flatten()  # two of each word
-    table = _quantiles()
-    drawn = table.index_select(0, halves & (_LEVELS - 1))
-    drawn += table.index_select(0, (halves >> 16) + _LEVELS // 2)  # from -32,768 on: the sign is kept
+    low, place = _quantiles(), torch.from_numpy(mixed.view(np.int32)).flatten()  # memory that is done with
+    drawn = low.index_select(0, torch.bitwise_and(halves, _LEVELS - 1, out=place))
+    drawn += low.index_select(0, halves.bitwise_right_shift_(16).add_(_LEVELS // 2))  # the sign is kept
     return drawn.view(len(keys), n)
 
 

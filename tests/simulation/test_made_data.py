@@ -8,12 +8,15 @@ import pytest
 import torch
 
 import coterie
+from coterie.data import Federation
 from coterie.data.sources import synthetic
 
 
-@pytest.fixture
-def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def hold(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs hold so many samples, all others are made when needed."""
+    holding = Federation.holding
     monkeypatch.setattr(synthetic, "MOST_HELD", 0)
+    monkeypatch.setattr(Federation, "holding", lambda self, room: holding(self, 240 * samples))
 
 
 def run(**changes: Any) -> coterie.Run:
@@ -42,9 +45,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_made_data_give_the_numbers_of_held_data(case: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("samples", [0, 1200])
+def test_made_data_give_the_numbers_of_held_data(
+    case: str, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = run(**CASES[case])
-    request.getfixturevalue("nothing_held")
+    hold(samples, monkeypatch)
     made = run(**CASES[case])
     for point in ("after_local", "after_mixing"):
         assert torch.equal(made.scores_over_time("loss", point), held.scores_over_time("loss", point))
@@ -53,9 +59,9 @@ def test_made_data_give_the_numbers_of_held_data(case: str, request: pytest.Fixt
             assert torch.equal(value, held.model(peer)[name])
 
 
-@pytest.mark.usefixtures("nothing_held")
-def test_real_and_simulated_peers_have_the_same_made_data() -> None:
+def test_real_and_simulated_peers_have_the_same_made_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process with one row makes is what the simulator makes for that row."""
+    hold(0, monkeypatch)
     data = synthetic.Synthetic(size=12).deal(6, 0)
     mine = data.of_nodes(torch.tensor([4]), None).spread(4, 6)
     assert mine.train.sizes.tolist() == [0, 0, 0, 0, 9, 0]

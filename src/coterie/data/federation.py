@@ -75,10 +75,17 @@ class Split:
 
     def take(self, ids: Tensor) -> Split:
         """Only those peers, in that order."""
-        sizes = self.sizes[ids]
+        return Split.from_sizes(self.index[self.positions(ids)], self.sizes_of(ids))
+
+    def sizes_of(self, ids: Tensor) -> Tensor:
+        """(ids,) number of samples of those peers; it looks at no others."""
+        return self.offsets[ids + 1] - self.offsets[ids]
+
+    def positions(self, ids: Tensor) -> Tensor:
+        """Where in the list the samples of those peers are, one peer after the other."""
+        sizes = self.sizes_of(ids)
         shift = self.offsets[ids] - (sizes.cumsum(0) - sizes)
-        positions = torch.arange(int(sizes.sum())) + torch.repeat_interleave(shift, sizes)
-        return Split.from_sizes(self.index[positions], sizes)
+        return torch.arange(int(sizes.sum())) + torch.repeat_interleave(shift, sizes)
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,18 @@ class Stretch(Split):
     """Consecutive samples of each peer, of which none is listed: for data that are made when needed."""
 
     first: Tensor  # (peers,) which of a peer's own samples is the first one here
+    x: Tensor | None = None  # inputs of the first peers, where they are held
+    y: Tensor | None = None  # (total,) targets of all peers, likewise
 
     @classmethod
     def after(cls, first: Tensor, sizes: Tensor) -> Stretch:
         """sizes[i] samples of peer i, from its sample first[i] on."""
         split = Split.from_sizes(torch.zeros(0, dtype=torch.long), sizes)
         return cls(split.index, split.offsets, first)
+
+    def holds(self, rows: Tensor) -> bool:
+        """Whether the inputs of all of these peers are held."""
+        return self.x is not None and int(self.offsets[rows + 1].max()) <= len(self.x)
 
     def of(self, peer: int) -> Tensor:
         return torch.arange(int(self.sizes[peer])) + self.first[peer]
@@ -116,6 +129,10 @@ class Maker(Protocol):
         """x and y of count[i] samples of peers[i], from its sample first[i] on, one peer after the other."""
         ...
 
+    def inputs(self, peers: Tensor, first: Tensor, count: Tensor) -> Tensor:
+        """The same x without their y."""
+        ...
+
 
 @dataclass(frozen=True)
 class Made:
@@ -136,9 +153,14 @@ class Held:
     """Samples of some peers at hand: a part of the pool, or made for the moment."""
 
     x: Inputs  # (pool, *shape)
-    y: Tensor  # (pool,) or as `coterie.data.targets` says
+    y: Tensor  # (pool,) or as `coterie.data.targets` says; classes may be bytes
     index: Tensor | None  # of a split; None: the pool is in the order of the peers
     first: Tensor  # (rows,) where each one's samples begin, in `index` or else in the pool
+
+    def targets(self, places: Tensor) -> Tensor:
+        """Of the samples at these places in the pool."""
+        found = self.y[places]
+        return found.long() if found.dtype == torch.uint8 else found
 
     def places(self, positions: Tensor) -> Tensor:
         """(..., rows, n) positions in each row's own list as places in the pool."""
@@ -182,9 +204,42 @@ class Federation:
         if self.made is None:
             return Held(self.x, self.y, split.index, split.offsets[rows])
         assert isinstance(split, Stretch)
-        count = split.sizes[rows]
-        x, y = self.made.maker.make(self.made.peers[rows], split.first[rows], count)
+        if split.x is not None and split.y is not None and split.holds(rows):
+            return Held(split.x, split.y, None, split.offsets[rows])
+        maker, peers, count = self.made.maker, self.made.peers[rows], split.sizes_of(rows)
+        if split.y is None:
+            x, y = maker.make(peers, split.first[rows], count)
+        else:
+            x, y = maker.inputs(peers, split.first[rows], count), split.y[split.positions(rows)]
         return Held(x.to(self.device), y.to(self.device), None, count.cumsum(0) - count)
+
+    def holding(self, room: int) -> Federation:
+        """The same data: if they are made, with all targets and so many bytes of inputs in memory.
+
+        Those of the test data first, which are needed at both points of a round.
+        """
+        if self.made is None:
+            return self
+        parts: dict[str, Any] = {}
+        most = room // max(1, bytes_of_one(self.x))  # samples
+        for name in ("test", "validation", "train"):
+            x, y = self._made_now(getattr(self, name), most)
+            parts[name] = replace(getattr(self, name), x=x, y=y)
+            most -= len(x)
+        return replace(self, **parts)
+
+    def _made_now(self, part: Split, most: int) -> tuple[Tensor, Tensor]:
+        """The inputs of the first peers, at most so many samples, and the targets of all."""
+        one, total = single(self.x), int(part.offsets[part.offsets <= most][-1])
+        x = torch.empty(total, *one.shape[1:], device=self.device)
+        small = self.targets == "classes" and self.n_classes <= 256
+        y = torch.empty(part.total, dtype=torch.uint8 if small else self.y.dtype, device=self.device)
+        done = 0
+        for rows in _together(part):
+            made = self.held(part, rows)
+            place = slice(done, done := done + len(made.y))
+            x[place], y[place] = single(made.x)[: max(0, total - place.start)], made.y
+        return x, y
 
     def name_of(self, peer: int) -> str:
         """What people call it: its name, or else its number."""

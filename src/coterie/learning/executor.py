@@ -47,6 +47,7 @@ ExecutorName: TypeAlias = Literal["stacked", "looped"]
 _CACHE_BYTES = 8 << 20  # parameters of one stacked chunk
 _FORWARD_BYTES = 16 << 20  # of one evaluation batch: its inputs, or what becomes of words
 _DRAWN_BYTES = 64 << 20  # positions of training samples that are drawn together
+_STEP_BYTES = 6 << 20  # inputs of one step of a stacked chunk; larger ones are no faster
 _MADE_BYTES = 32 << 20  # generated training samples of one chunk
 _PADDING = 1.15  # how much more padding is cheaper than to copy the models
 # From so many rows on, tasks are cut in multiples of this, which as many workers share evenly.
@@ -251,7 +252,9 @@ class Executor:
                     result[name][place] = value
 
         turned = self._model.turned(work.training.batch_size)
-        chunk_rows = self._chunk_rows(params, len(order))
+        batch = min(work.training.batch_size, int(n_samples.max()))
+        step_rows = max(1, _STEP_BYTES // max(1, batch * bytes_of_one(federation.x)))
+        chunk_rows = min(self._chunk_rows(params, len(order)), step_rows)
         if federation.made is not None:
             chunk_rows = min(chunk_rows, _made_together(federation))
         for some in order.split(_drawn_together(n_samples, steps, work, chunk_rows)):
@@ -296,7 +299,7 @@ class Executor:
                 if not bool(present.all()):  # infinite outputs, times 0 for padding, would be no numbers
                     outputs = outputs.masked_fill(~_beside(present, outputs), 0.0)
                 part = slice(start, start + len(columns))
-                see(Visit(chunk, part, outputs, held.y[place], present.float()))
+                see(Visit(chunk, part, outputs, held.targets(place), present.float()))
 
         self.workers.map(task, chunks)
 

@@ -257,7 +257,7 @@ class Job:
             index,
             held.x,
             pool,
-            held.y[pool],
+            held.targets(pool),
             batches.sizes.T.contiguous(),
             (batches.sizes < index.shape[2]).any(0).tolist(),
             own.bits(longest, index=_NOISE).T.contiguous() if trims else None,

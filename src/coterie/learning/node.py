@@ -215,10 +215,11 @@ class LearningNode:
 
     def counted(self, rows: Tensor | None = None) -> Tensor:
         rows = self._all_rows(rows)
-        sizes, held = self.federation.train.sizes[rows], self.federation.held(self.federation.train, rows)
+        sizes, held = self.federation.train.sizes_of(rows), self.federation.held(self.federation.train, rows)
         present = torch.arange(int(sizes.max()) if len(rows) else 0) < sizes[:, None]
-        targets = held.y.new_zeros(*present.shape, *held.y.shape[1:])
-        targets[present.to(held.y.device)] = held.y[held.places_of(present)]
+        found = held.targets(held.places_of(present))
+        targets = found.new_zeros(*present.shape, *found.shape[1:])
+        targets[present.to(found.device)] = found
         return self.task.counted(targets, present.float())
 
     def evaluate(self, params: Params, split: str = "test", rows: Tensor | None = None) -> Scores:

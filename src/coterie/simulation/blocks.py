@@ -364,6 +364,7 @@ class Hosting:
     sealing: how sealed exchanges are added up. bound: which of these sums are opened, unless it is plainly.
     keep_best: each peer's model is its best so far by validation data, where it is measured.
     architectures: nodes that have another network than `module`; they are in blocks of their own.
+    held: bytes of samples that a block may hold although they could be made when needed.
     """
 
     algorithm: Algorithm[Any]
@@ -382,6 +383,7 @@ class Hosting:
     architectures: Sequence[HostedNetwork] = ()
     task: Task = CLASSIFICATION
     bound: Bound = BOUND
+    held: int = 1 << 30
 
     @property
     def executors(self) -> list[Executor]:
@@ -412,7 +414,7 @@ class Hosting:
     def _node(self, ids: Tensor, executor: Executor) -> LearningNode:
         return LearningNode(
             ids=ids,
-            federation=self.federation.of_nodes(ids, self.topology.hub),
+            federation=self.federation.of_nodes(ids, self.topology.hub).holding(self.held),
             module=executor.module,
             executor=executor,
             training=self.training,

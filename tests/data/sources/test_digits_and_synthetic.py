@@ -162,7 +162,30 @@ def test_what_is_held_does_not_grow_with_peers(monkeypatch):
     data = made("synthetic(0.5,0.5,size=1000)", 100_000, monkeypatch)
     held = [data.x, data.y, data.made.peers]
     held += [tensor for part in (data.train, data.validation, data.test) for tensor in vars(part).values()]
-    assert sum(tensor.nbytes for tensor in held) < 100 * 100_000
+    assert sum(tensor.nbytes for tensor in held if tensor is not None) < 100 * 100_000
+
+
+def test_of_made_samples_the_targets_are_held_and_as_many_inputs_as_there_is_room_for(monkeypatch):
+    """Test data first, then validation and training data, of whole peers; a sample has 240 bytes."""
+    few = made("synthetic(0.5,0.5,size=40)", 9, monkeypatch, validation=0.2)
+    assert [int(getattr(few, name).sizes[0]) for name in ("test", "validation", "train")] == [10, 6, 24]
+    for samples, expected in (
+        (0, (0, 0, 0)),
+        (25, (20, 0, 0)),
+        (90, (90, 0, 0)),
+        (300, (90, 54, 144)),
+        (9 * 40, (90, 54, 9 * 24)),
+    ):
+        data = few.holding(samples * 240)
+        assert tuple(len(part.x) for part in (data.test, data.validation, data.train)) == expected
+        for name in ("test", "validation", "train"):
+            part = getattr(data, name)
+            assert (part.y.dtype, len(part.y)) == (torch.uint8, part.total)
+            for rows in (torch.tensor([1]), torch.tensor([8, 0]), torch.arange(9)):
+                mine, pure = data.held(part, rows), few.held(getattr(few, name), rows)
+                places = torch.arange(int(part.sizes[0])).expand(len(rows), -1)
+                assert torch.equal(mine.x[mine.places(places)], pure.x[pure.places(places)])
+                assert torch.equal(mine.targets(mine.places(places)), pure.targets(pure.places(places)))
 
 
 def test_peers_of_a_cluster_share_their_task():

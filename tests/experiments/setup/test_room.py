@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import coterie
 from coterie.cli import app
+from coterie.data.foreseen import foreseen
 from coterie.errors import ConfigError
 from coterie.experiments.setup import room
 from coterie.experiments.setup.config import resolve
@@ -106,6 +109,34 @@ def test_samples_that_are_made_at_once_are_counted_first(monkeypatch: pytest.Mon
         ConfigError, match=r"twice 2\d\.\d GiB while they are dealt out, and 12\.0 GiB are free"
     ):
         coterie.simulate(**table)
+
+
+def test_samples_in_files_are_foreseen_from_headers_and_sizes(tmp_path: Path) -> None:
+    """A pixel of a byte becomes four bytes; an array of doubles is read beside its float32."""
+    images, packed = tmp_path / "train-images-idx3-ubyte", tmp_path / "train-images-idx3-ubyte.gz"
+    images.write_bytes(bytes(16 + 28 * 28 * 100))
+    packed.write_bytes(gzip.compress(images.read_bytes()))
+    assert foreseen([images]) == foreseen([packed]) == 4 * (16 + 28 * 28 * 100)
+    arrays = tmp_path / "own.npz"
+    np.savez_compressed(arrays, x=np.zeros((300, 20)), y=np.zeros(300, np.int64))
+    assert foreseen([arrays]) == 300 * 20 * (8 + 4) + 300 * (8 + 4)
+    table = tmp_path / "own.csv"
+    table.write_text("a,b,label\n" + "1,2,0\n" * 50_000)
+    assert foreseen([table]) == pytest.approx(150_000 * (2 + 57), rel=0.01)
+    assert foreseen([images, arrays]) == foreseen([images]) + foreseen([arrays])
+
+
+def test_data_files_that_do_not_fit_are_refused_unread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "own.csv"
+    table.write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 20_000)
+    lying(monkeypatch, 6 << 20)
+    with pytest.raises(ConfigError, match=r"1 file\) take at least 7 MiB in memory, and 6 MiB are free"):
+        coterie.simulate("local", data=str(table), peers=4, rounds=1)
+    lying(monkeypatch, 12 << 20)
+    monkeypatch.setattr(room, "_UNDOUBTED", 1.0)
+    assert coterie.simulate("local", data=str(table), peers=4, rounds=1).finished
 
 
 def test_what_optimisers_keep_is_counted() -> None:

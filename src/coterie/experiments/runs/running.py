@@ -27,7 +27,7 @@ from coterie.experiments.runs.run import Run
 from coterie.experiments.setup.dealing import data_digest
 from coterie.experiments.setup.hosting import hosting, ingredients
 from coterie.experiments.setup.prepare import Objects, Prepared, prepare
-from coterie.experiments.setup.room import require_memory
+from coterie.experiments.setup.room import with_room
 from coterie.experiments.setup.schema import Experiment
 from coterie.learning import ExecutorName, Workers, keep_freed_memory, pinned_threads
 from coterie.metric import Metric
@@ -184,8 +184,7 @@ class _Runner:
     def _simulation(self, executor: ExecutorName, workers: Workers, hosts: Fleet | None) -> Simulation:
         made_of = hosting(self.prepared, executor, workers)
         if hosts is None:
-            require_memory(self.experiment, made_of)
-            return Simulation(**ingredients(made_of))
+            return Simulation(**ingredients(with_room(self.experiment, made_of)))
         return hosts.patiently(lambda: Simulation(**ingredients(made_of), hosts=hosts.blocks()))
 
     def _to_end(

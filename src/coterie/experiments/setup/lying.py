@@ -81,6 +81,9 @@ class FalseLabels:
         lies = (self.liars[place] == peers) & (first < self.until[place])
         return x, flip_labels(y, lies.repeat_interleave(count), self.classes)
 
+    def inputs(self, peers: Tensor, first: Tensor, count: Tensor) -> Tensor:
+        return self.maker.inputs(peers, first, count)
+
 
 def flip_labels(y: Tensor, samples: Tensor, classes: int) -> Tensor:
     """Class c becomes classes - 1 - c, of these samples: a list, or a mask."""

@@ -20,7 +20,7 @@ from coterie.data.own.files import load_files
 from coterie.data.partitions.iid import Natural
 from coterie.data.source import Generated
 from coterie.errors import ConfigError, DataError
-from coterie.experiments.setup.config import VALIDATION, build_algorithm, refuse_kept_memory
+from coterie.experiments.setup.config import VALIDATION, build_algorithm, reads_files, refuse_kept_memory
 from coterie.experiments.setup.groups import require_groups
 from coterie.experiments.setup.lying import guarded, with_false_labels
 from coterie.experiments.setup.networks import (
@@ -30,7 +30,7 @@ from coterie.experiments.setup.networks import (
     network,
     networks,
 )
-from coterie.experiments.setup.room import require_memory_for_data
+from coterie.experiments.setup.room import require_memory_for_data, require_memory_for_files
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment, attendance
 from coterie.inputs import named
 from coterie.learning import Augmented, Task, pinned_threads, require_precision
@@ -40,7 +40,7 @@ from coterie.protocol.wrapping import InBytes
 from coterie.randomness import digest
 from coterie.registry import parse_call
 from coterie.topology import Attendance, Churn, MessageLoss, Topology, make
-from coterie.user_code import is_data_file, is_file_reference, is_own_data, split_reference
+from coterie.user_code import data_files, is_data_file, is_file_reference, is_own_data, split_reference
 
 _MOST_NAMED = 10  # peers in a note
 
@@ -218,6 +218,7 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
     if data is None and is_file_reference(experiment.data):
         data = call_user_data(experiment.data, experiment.data_dir, experiment.peers, experiment.seed)
     if data is None and is_data_file(experiment.data):
+        require_memory_for_files(experiment, data_files(experiment.data))
         data = load_files(
             experiment.data,
             experiment.partition,
@@ -230,6 +231,9 @@ def _deal(experiment: Experiment, objects: Objects) -> tuple[Federation, Experim
         if data is not None:
             return data, experiment
     if data is None:
+        if experiment.data_dir and reads_files(experiment.data):
+            named_files = sources.build(experiment.data).files(Path(experiment.data_dir))
+            require_memory_for_files(experiment, named_files)
         data = load(
             experiment.data, data_dir=experiment.data_dir, peers=experiment.peers, seed=experiment.seed
         )

@@ -5,6 +5,11 @@ The system would kill it without a word, after minutes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from coterie.data.foreseen import foreseen
 from coterie.errors import ConfigError
 from coterie.experiments.setup.schema import Experiment
 from coterie.memory import free_memory, in_gib
@@ -15,19 +20,31 @@ _GUESSED_COPIES = 16  # of everyone's models
 _MACHINES = "several machines with --engine ray (docs/scale.md)"
 _FORCE = "--force tries all the same"
 _USABLE = 0.95  # of what is free; the rest is for others
+_HELD = 0.75  # of what a run leaves: generated samples that it holds, and need not make in every round
 
 
-def require_memory(experiment: Experiment, hosting: Hosting) -> None:
-    """ConfigError if the run needs more than what is free; `execution.force` tries all the same."""
+def with_room(experiment: Experiment, hosting: Hosting) -> Hosting:
+    """The same with as many of its samples held as there is room for.
+
+    ConfigError if the run needs more than what is free; `execution.force` tries all the same.
+    """
     free = free_memory()
-    if free is None or experiment.execution.force or experiment.execution.device != "cpu":
-        return
+    if free is None or experiment.execution.device != "cpu":
+        return hosting
+    needed = _needed(experiment, hosting, free)
+    return replace(hosting, held=max(0, int(_HELD * (_USABLE * free - needed))))
+
+
+def _needed(experiment: Experiment, hosting: Hosting, free: int) -> int:
+    """Bytes that the run will take beside its data, at most."""
     model = sum(value.nbytes for value in hosting.module.state_dict().values())
-    if hosting.topology.nodes * (_GUESSED_COPIES * model + 4 * hosting.topology.nodes) < _UNDOUBTED * free:
-        return
+    guess = hosting.topology.nodes * (_GUESSED_COPIES * model + 4 * hosting.topology.nodes)
+    if guess < _UNDOUBTED * free:
+        return guess
     need = need_of(hosting)
-    if need.to_come > _USABLE * free:
+    if need.to_come > _USABLE * free and not experiment.execution.force:
         raise ConfigError(refusal(need, free))
+    return need.to_come
 
 
 def require_memory_for_data(experiment: Experiment, size: int) -> None:
@@ -39,6 +56,20 @@ def require_memory_for_data(experiment: Experiment, size: int) -> None:
             f"twice {in_gib(size)} while they are dealt out, and {in_gib(free)} are free; with partition "
             f"'natural' they are made when needed. What would fit: {experiment.data} with a smaller size, "
             f"about {int(experiment.peers * _USABLE * free / (2 * size)):,} peers, or {_MACHINES}; {_FORCE}"
+        )
+
+
+def require_memory_for_files(experiment: Experiment, paths: Sequence[Path]) -> None:
+    """The same for data files that are about to be read."""
+    free = free_memory()
+    if free is None or experiment.execution.force or not all(path.is_file() for path in paths):
+        return  # the reader says which file is missing
+    size = foreseen(paths)
+    if size > _USABLE * free:
+        raise ConfigError(
+            f"the samples of {experiment.data} ({len(paths)} file{'s' * (len(paths) != 1)}) take at least "
+            f"{in_gib(size)} in memory, and {in_gib(free)} are free. What would fit: fewer samples in the "
+            f"files, or {_MACHINES}; {_FORCE}"
         )
 
 

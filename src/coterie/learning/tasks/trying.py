@@ -23,7 +23,7 @@ def try_task(task: Task, federation: Federation) -> None:
     if not (own or own_task) or not len(tested):
         return
     held = federation.held(federation.test, tested)
-    y = held.y[held.places(torch.arange(int(federation.test.sizes[tested])))].cpu()  # (1, n, ...)
+    y = held.targets(held.places(torch.arange(int(federation.test.sizes[tested])))).cpu()  # (1, n, ...)
     shape, generator = task.output_shape(federation), torch.Generator().manual_seed(0)
     outputs = torch.randn(1, y.shape[1], *shape, generator=generator)
     if own_task:
