@@ -29,7 +29,7 @@ SMALL = ("--peers", "2", "--rounds", "1", "--model", "mlp(4)")
         ({"topology": "star"}, {}, "fedper"),
         ({"topology": "star"}, {"one_model": True}, "fedavg"),
         ({}, {"one_model": True}, "d-psgd"),
-        ({}, {"free_running": True}, "fedala"),
+        ({}, {"free_running": True}, "pdfl"),
         ({}, {"sealed": True}, "kin(private=always)"),
         ({"robust": "clipping"}, {}, "kin(private=never)"),
         ({"faults": {"byzantine": {"noise": "0"}}}, {}, "kin(private=never)"),
