@@ -11,9 +11,9 @@ from benchmarks.images import images
 from benchmarks.timing import Row
 from coterie.algorithms.parts.bandits import Bandit
 from coterie.catalogue import algorithms
-from coterie.experiments.api import simulate
 from coterie.protocol import Links
 from coterie.randomness import stream
+from coterie.results.simulating import simulate
 from coterie.topology import make
 
 _WANTED = {"blend-dfl": 1.4, "dfedsam": 2.1}

@@ -40,16 +40,13 @@ Group = Sequence[Known]
 GAINED, LOST = COLOURS[0], COLOURS[1]
 
 
-def draw(
-    runs: Sequence[Sequence[Run | Known]], labels: Sequence[str], folder: Path, for_print: bool = False
-) -> list[Path]:
-    """All plots of one algorithm, or of several side by side. for_print: PNG and SVG in print quality."""
+def draw(runs: Sequence[Sequence[Run | Known]], labels: Sequence[str], folder: Path) -> list[Path]:
+    """All plots of one algorithm, or of several side by side: PNG files, and beside each an SVG."""
     groups = [known(group) for group in runs]
-    kind = "" if for_print else ".png"
     paths = [
-        learning_curves(groups, labels, folder / f"learning_curves{kind}"),
-        per_peer_scores(groups, labels, folder / f"per_peer_{groups[0][0].metric.name}{kind}"),
-        who_learned_from_whom(groups, labels, folder / f"who_learned_from_whom{kind}"),
+        learning_curves(groups, labels, folder / "learning_curves"),
+        per_peer_scores(groups, labels, folder / f"per_peer_{groups[0][0].metric.name}"),
+        who_learned_from_whom(groups, labels, folder / "who_learned_from_whom"),
     ]
     return [path for path in paths if path is not None]
 
