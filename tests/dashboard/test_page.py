@@ -163,7 +163,7 @@ def test_the_address_brings_a_view_back(tab: Page, board: Dashboard) -> None:
     assert tab.input_value("input[type=search]") == "d-psgd"
     assert tab.locator("tbody tr").count() == 2
     assert tab.is_checked("tr[data-id='both/d-psgd'] input")
-    assert tab.locator("th[aria-sort=ascending]").inner_text().startswith("main metric")
+    assert tab.locator("th[aria-sort=ascending]").inner_text().startswith("accuracy")
     show(tab, f"{board.url}#/run?id=both%2Foracle&kind=in+this+round&round=2")
     tab.wait_for_selector("#links-said[data-round='2'][data-kind='in this round']")
     show(tab, f"{board.url}#/compare?ids=both&target=10")
@@ -198,7 +198,7 @@ def ask(board: Dashboard, path: str, host: str = "127.0.0.1", method: str = "GET
 
 
 def test_the_whole_page_is_small() -> None:
-    names = ("uplot.js", "page.js", "uplot.css", "page.css")
+    names = ("uplot.js", "pictures.js", "page.js", "uplot.css", "page.css")
     whole = page().encode() + b"".join(asset(name) or b"" for name in names)
     assert len(gzip.compress(whole)) < 150_000
 
