@@ -96,6 +96,16 @@ def test_who_is_told_the_clusters_does_not_win_alone(tmp_path: Path) -> None:
     assert "for that, compare with one that takes whoever there is, such as random-gossip." in said[2]
 
 
+def test_on_other_data_nobody_wins(tmp_path: Path) -> None:
+    write(tmp_path / "two", "kin", flat(0.9, 0.9), size=4000)
+    write(tmp_path / "three", "d-psgd", flat(0.5, 0.5, 0.5), size=4000)
+    found = FoundRuns(tmp_path)
+    found.look()
+    said = found.compare(found.names)["words"]
+    assert said[0].endswith("their scores are not comparable, and none is best.")
+    assert not any("comes out best" in one or "partners" in one.split(":")[0] for one in said)
+
+
 def test_what_is_level_is_called_level(tmp_path: Path) -> None:
     said = compared(
         tmp_path, {"local": flat(0.4, 0.4), "random-gossip": flat(0.5, 0.5), "kin": flat(0.5, 0.5)}

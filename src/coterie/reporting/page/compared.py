@@ -175,12 +175,25 @@ def words_of(groups: Mapping[str, Group], local: Locals) -> list[str]:
     if not means:
         return ["Nothing was measured so far."]
     best = choose(means, key=lambda label: means[label])
-    said = [_winner(groups, means, best), *_noise(groups, best, means)]
+    said = [_NOT_COMPARABLE]
+    if alike := _on_the_same_data([run for group in groups.values() for run in group]):
+        said = [_winner(groups, means, best), *_noise(groups, best, means)]
     said += _helped_and_hurt(groups, local, metric)
-    if len({group[0].algorithm for group in groups.values()}) > 1:  # else only settings differ
+    if alike and len({group[0].algorithm for group in groups.values()}) > 1:  # else only settings differ
         said.append(words.whether_choosing_paid(groups))
     said.append(_costs(groups, best))
     return [*said, *words.cautions(list(groups.values()), compared=True)]
+
+
+_NOT_COMPARABLE = (
+    "These runs do not have the same peers, data or partition: their scores are not comparable, and none "
+    "is best."
+)
+
+
+def _on_the_same_data(runs: Sequence[OfFolder]) -> bool:
+    known = {(run.peers, str(run.config.get("data")), str(run.config.get("partition"))) for run in runs}
+    return len(known) == 1
 
 
 def _winner(groups: Mapping[str, Group], means: Mapping[str, float], best: str) -> str:
@@ -273,9 +286,5 @@ def _notes(groups: Mapping[str, Group], left_out: Sequence[str], metric: Metric)
     if unfinished:
         said.append(
             f"{len(unfinished)} of {len(runs)} runs are not finished; their numbers are those so far."
-        )
-    if len({(run.peers, str(run.config.get("data")), str(run.config.get("partition"))) for run in runs}) > 1:
-        said.append(
-            "These runs do not have the same peers, data or partition: their scores are not comparable."
         )
     return said

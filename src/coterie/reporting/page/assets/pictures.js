@@ -71,9 +71,9 @@ function curves(metric, series, what) {
   const values = series.map(() => el("b", {})), at = el("span", { class: "at" });
   const keys = el("div", { class: "keys" }, series.map((one, n) => el("span", {}, swatch(one.colour, !!one.dash), one.label + " ", values[n])), at);
   function say(place) {  // what the curves are where the pointer is, or else at the end
-    const last = place === null || place === undefined ? rounds.length - 1 : place;
-    series.forEach((one, n) => { values[n].textContent = data[one.at][last] === null ? "-" : text(metric, data[one.at][last]); });
-    at.textContent = rounds.length ? "in round " + rounds[last] : "";
+    const atEnd = place === null || place === undefined, ends = new Set(series.map((one) => one.rounds[one.rounds.length - 1]));
+    series.forEach((one, n) => { values[n].textContent = text(metric, atEnd ? one.values[one.values.length - 1] : data[one.at][place]); });
+    at.textContent = !atEnd ? "in round " + rounds[place] : ends.size > 1 ? "each in its last round" : rounds.length ? "in round " + [...ends][0] : "";
   }
   say(null);
   const axis = { stroke: style("--ink"), grid: { stroke: style("--line"), width: 0.5 }, ticks: { stroke: style("--line"), size: 5 }, labelSize: 18, font: FONT, labelFont: FONT };
