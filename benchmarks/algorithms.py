@@ -12,10 +12,10 @@ from benchmarks.plain_blend import PlainBlendDFL
 from benchmarks.timing import Row, by_turns
 from coterie.algorithms.parts.bandits import Bandit
 from coterie.catalogue import algorithms
-from coterie.experiments.api import simulate
 from coterie.learning import cores
 from coterie.protocol import Links
 from coterie.randomness import stream
+from coterie.results.simulating import simulate
 from coterie.topology import make
 
 _WANTED = {"blend-dfl": 1.4, "dfedsam": 2.1}

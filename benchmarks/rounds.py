@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.images import images
 from benchmarks.timing import Row
-from coterie.experiments.api import simulate
 from coterie.learning import cores, executor, local_steps
+from coterie.results.simulating import simulate
 
 _GIB = 1 << 30
 

@@ -43,13 +43,14 @@ _TOKEN = re.compile(
 )
 _SPACE, _WIDE = "<mspace width='.28em'></mspace>", "<mspace width='1em'></mspace>"
 _WORD = re.compile("<mtext>(.*)</mtext>")
+_POWER = re.compile(r"(?<![\w`])([A-Za-z]+)\^([A-Za-z0-9]+)(?![\w`])")  # smooth^age
 _NAME = re.compile(r"(?<![\w`/.])([A-Za-z]+)_([a-z0-9]{1,2})(?!\w|\(|\.\w)")
 
 
 def block(text: str) -> str:
     """An indented block of a docstring: a row for each line, and behind it what is said of it."""
     rows = []
-    for line in text.splitlines():
+    for line in text.replace("`", "").splitlines():
         formula, *said = re.split(r"\s{3,}", line.strip())
         if formula.isalpha() and said:  # a word that says what the line is about
             formula, said = "  ".join([formula, *said[:1]]), said[1:]
@@ -97,7 +98,7 @@ def in_words(text: str) -> str:
             return match[0]
         return f"<i>{_GREEK.get(match[1], match[1])}<sub>{match[2]}</sub></i>"
 
-    return _NAME.sub(name, text)
+    return _POWER.sub(r"\1<sup>\2</sup>", _NAME.sub(name, text))
 
 
 def _elements(tokens: list[str]) -> list[str]:

@@ -47,11 +47,17 @@ def main() -> None:
 
 SHOTS: tuple[tuple[str, str, tuple[int, int], str, str], ...] = (
     ("dashboard.png", "run?id=demo%2Fkin&kind=so+far", WIDE, "light", "h2:has-text('Who learned')"),
+    ("dashboard-run.png", "run?id=demo%2Fkin", WIDE, "light", ""),
     ("dashboard-runs.png", "runs?open=sweep", WIDE, "light", ""),
     ("dashboard-compare.png", "compare?ids=demo", WIDE, "dark", ""),
     ("dashboard-phone.png", "run?id=demo%2Fkin", PHONE, "dark", ""),
 )
-"""File, view, size, colours, and what is at the top."""
+"""File, view, size, colours, and the heading of the part that is shown; empty: the first screen."""
+_UNTIL_THE_NEXT = """one => {
+  const top = (node) => node.getBoundingClientRect().top + scrollY;
+  const all = [...document.querySelectorAll("h2")];
+  return { y: top(one) - 12, height: top(all[all.indexOf(one) + 1]) - top(one) };
+}"""
 
 
 def make_runs(folder: Path) -> None:
@@ -73,10 +79,9 @@ def shoot(browser: Any, url: str, size: tuple[int, int], scheme: str, part: str,
     tab.goto(url)
     tab.wait_for_selector("main[data-ready]")
     tab.wait_for_timeout(500)
-    if part:
-        tab.locator(part).evaluate("one => scrollTo(0, one.getBoundingClientRect().top + scrollY - 12)")
-        tab.wait_for_timeout(300)
-    picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB").quantize(COLOURS)
+    clip = {"x": 0, "width": size[0], **tab.locator(part).evaluate(_UNTIL_THE_NEXT)} if part else None
+    picture = Image.open(io.BytesIO(tab.screenshot(clip=clip, full_page=bool(part)))).convert("RGB")
+    picture = picture.quantize(COLOURS)
     picture.save(path, optimize=True)
     tab.close()
 

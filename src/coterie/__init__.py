@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from coterie.catalogue import partitions, sources, topologies
     from coterie.data import Federation, Source, from_arrays, from_peers, load, split
     from coterie.errors import CoterieError
-    from coterie.experiments.api import simulate
     from coterie.experiments.runs.observing import Observer
     from coterie.experiments.runs.run import Run
     from coterie.experiments.runs.tracking import track
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from coterie.results.comparison import compare
     from coterie.results.opening import open
     from coterie.results.reading import read
+    from coterie.results.simulating import simulate
     from coterie.results.sweeping import sweep
     from coterie.topology import Graph, Topology
     from coterie.training import Training
@@ -75,7 +75,7 @@ _HOME = {
     "partitions": "catalogue",
     "pull": "protocol",
     "read": "results.reading",
-    "simulate": "experiments.api",
+    "simulate": "results.simulating",
     "sources": "catalogue",
     "split": "data",
     "sweep": "results.sweeping",

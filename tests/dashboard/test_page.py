@@ -97,6 +97,30 @@ def test_the_slider_shows_what_the_records_have(name: str, tab: Page, board: Das
     assert tab.get_attribute("#peers", "data-helped") == str(sum(gain > 0 for gain in own))
 
 
+def test_the_pointer_is_told_what_it_is_at(tab: Page, board: Dashboard) -> None:
+    """Two clusters of three: with the oracle, a peer receives as much from each of its two mates."""
+    show(tab, f"{board.url}#/run?id=both%2Foracle&kind=so+far")
+    tab.wait_for_selector("#links-said[data-total]")
+    run = board.runs.one("both/oracle")
+    first, second, *_ = run["links"]["order"]
+    map_ = tab.locator("canvas[aria-label^='Heat map']")
+    frame = 26  # pixels: names of peers, and the strip of the clusters
+    side = (int(map_.evaluate("one => one.clientWidth")) - frame) / run["peers"]
+    map_.hover(position={"x": frame + 1.5 * side, "y": frame + 0.5 * side})
+    assert tab.inner_text("#tip") == f"peer {first} learned 50.0 % from peer {second}"
+    graph = tab.locator("canvas[aria-label^='Graph of who']")
+    x, y = run["links"]["positions"][first]
+    size = graph.evaluate("one => one.clientWidth")
+    graph.hover(position={"x": x * size, "y": y * size})
+    assert tab.inner_text("#tip").startswith(f"peer {first} learned from ")
+    assert tab.inner_text("#tip").count("(50.0 %)") == 2
+    best = run["gains"]["order"][0]
+    tab.locator("#peers").hover(position={"x": 70, "y": 60})
+    assert tab.inner_text("#tip").startswith(f"peer {best}: ")
+    tab.mouse.move(2, 2)
+    assert not tab.is_visible("#tip")
+
+
 def test_two_runs_are_compared_in_one_click(tab: Page, board: Dashboard) -> None:
     show(tab, f"{board.url}#/runs?open=both")
     for name in ("both/oracle", "both/d-psgd"):
@@ -163,7 +187,7 @@ def test_the_address_brings_a_view_back(tab: Page, board: Dashboard) -> None:
     assert tab.input_value("input[type=search]") == "d-psgd"
     assert tab.locator("tbody tr").count() == 2
     assert tab.is_checked("tr[data-id='both/d-psgd'] input")
-    assert tab.locator("th[aria-sort=ascending]").inner_text().startswith("main metric")
+    assert tab.locator("th[aria-sort=ascending]").inner_text().startswith("accuracy")
     show(tab, f"{board.url}#/run?id=both%2Foracle&kind=in+this+round&round=2")
     tab.wait_for_selector("#links-said[data-round='2'][data-kind='in this round']")
     show(tab, f"{board.url}#/compare?ids=both&target=10")
@@ -198,7 +222,7 @@ def ask(board: Dashboard, path: str, host: str = "127.0.0.1", method: str = "GET
 
 
 def test_the_whole_page_is_small() -> None:
-    names = ("uplot.js", "page.js", "uplot.css", "page.css")
+    names = ("uplot.js", "pictures.js", "page.js", "uplot.css", "page.css")
     whole = page().encode() + b"".join(asset(name) or b"" for name in names)
     assert len(gzip.compress(whole)) < 150_000
 

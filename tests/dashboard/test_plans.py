@@ -53,15 +53,19 @@ def test_a_reproduction_shows_its_tables_and_its_runs(root: Path) -> None:
     view = found.compare([name])
     with open(root / name / "cells.csv", newline="") as file:
         cells = list(csv.DictReader(file))
-    rows = json.loads((root / name / "results.json").read_text())["rows"]
+    result = json.loads((root / name / "results.json").read_text())
+    rows = result["rows"]
     assert {group["label"] for group in view["groups"]} == {rows[cell["row"]] for cell in cells}
     assert sorted(id for group in view["groups"] for id in group["ids"]) == sorted(
         f"again/cells/{cell['folder']}" for cell in cells
     )
-    told = dict(view["tables"][0]["rows"])
+    claims, table = view["tables"][:2]
+    assert [says for says, *_ in claims["rows"]] == [one["says"].rstrip(".") for one in result["claims"]]
+    assert [status for _, status, _ in claims["rows"]] == [one["status"] for one in result["claims"]]
+    told = dict(table["rows"])
     for cell in cells:
         assert told[rows[cell["row"]]].startswith(f"{float(cell['personal-after-mixing']):.1f}")
-    assert any(text.startswith("Claim: ") for text in view["words"])
+    assert view["words"][0].startswith(f"Of {len(result['claims'])} claim")
 
 
 @pytest.mark.parametrize("name", ["swept", "again/kin/table-2/smoke"])

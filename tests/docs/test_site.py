@@ -114,6 +114,8 @@ def test_equations_are_set_as_they_are_written(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_names_are_set_within_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "`" not in making("equations", monkeypatch).block("send at most `shows` times")
+    assert making("equations", monkeypatch).in_words("counts memory^age.") == "counts memory<sup>age</sup>."
     said = making("equations", monkeypatch).in_words("s_i, the deviation of l_ij. See use_it and `n_j`.")
     assert said == "<i>s<sub>i</sub></i>, the deviation of <i>l<sub>ij</sub></i>. See use_it and `n_j`."
 

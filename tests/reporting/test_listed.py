@@ -76,6 +76,6 @@ def test_a_comparison_says_who_is_best_and_gained_what() -> None:
     )
     rows = {row["id"]: row for row in rows_of(lines, {"c": Plan(Path("c"), "comparison", list(lines))})}
     assert rows["c/kin-s0"]["gain_text"] == "+20.0"
-    assert rows["c"]["score_text"] == "70.0 % (kin)"
+    assert (rows["c"]["score_text"], rows["c"]["best"]) == ("70.0 %", "kin")
     assert rows["c"]["gain_text"] == "+15.0"
     assert {row["plan"] for name, row in rows.items() if name != "c"} == {"c"}

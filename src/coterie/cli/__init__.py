@@ -217,7 +217,7 @@ def _list_runs(
         bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")
     ] = False,
 ) -> None:
-    """List runs, comparisons and sweeps: what, how far, how well, how large. `runs clean` removes them."""
+    """List runs, comparisons, sweeps and reproductions: what, how far, how well; `clean` removes them."""
     if context.invoked_subcommand is None:
         load("coterie.cli.upkeep.runs:list_runs")(folder, json)
 

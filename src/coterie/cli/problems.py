@@ -20,11 +20,19 @@ from typer.core import TyperGroup
 from coterie.errors import ConfigError, CoterieError, DataError, RunFolderError, TopologyError, printable
 
 _LONGEST = 20_000  # characters of a message
+_LOG_JSON = "--log-json"
 _MISTAKES = (ConfigError, DataError, TopologyError, RunFolderError)
 
 
 class ReportingGroup(TyperGroup):
     """Shows an error as one line instead of a traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--log-json` is said of the whole program, and understood wherever it stands."""
+        options = args[: args.index("--")] if "--" in args else args
+        if _LOG_JSON in options:
+            args = [_LOG_JSON, *(one for one in args if one != _LOG_JSON)]
+        return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -48,7 +48,7 @@ def _standing(folder: Path) -> dict[str, Any]:
         return {"name": folder.name, "state": "its folder cannot be read"}
     done = lines[-1]["round"] + 1 if lines else 0
     said = f"does not run; {done} round{'' if done == 1 else 's'} on disk"
-    return {"name": folder.name, "state": said, "scores": scores}
+    return {"name": folder.name, "state": said, "round": done, "scores": scores}
 
 
 def _counted(refused: Mapping[str, int]) -> str:
@@ -63,6 +63,7 @@ def _of(standing: Standing) -> dict[str, Any]:
     return {
         "name": standing.name,
         "state": word,
+        "kind": "finished" if standing.finished else "running" if standing.joined else "interrupted",
         "round": standing.round,
         "rounds": standing.rounds,
         "metric": metric_entry(standing.metric),

@@ -63,9 +63,9 @@ def name_peers(axis: Axis, names: Sequence[str]) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the PNG atomically; of a path without a suffix, PNG and SVG in print quality."""
+    """In print quality, written atomically: PNG and SVG, or only the PNG if that is what the path names."""
     if path.suffix:
-        write_atomically(path, _content(figure, "png", 120))
+        write_atomically(path, _content(figure, "png", _PRINT))
         return path
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "coterie"}):  # text stays text
         write_atomically(path.with_suffix(".svg"), _content(figure, "svg", _PRINT, metadata={"Date": None}))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from coterie.metric import Metric
 from coterie.reporting.drawing import (
@@ -40,16 +40,13 @@ Group = Sequence[Known]
 GAINED, LOST = COLOURS[0], COLOURS[1]
 
 
-def draw(
-    runs: Sequence[Sequence[Run | Known]], labels: Sequence[str], folder: Path, for_print: bool = False
-) -> list[Path]:
-    """All plots of one algorithm, or of several side by side. for_print: PNG and SVG in print quality."""
+def draw(runs: Sequence[Sequence[Run | Known]], labels: Sequence[str], folder: Path) -> list[Path]:
+    """All plots of one algorithm, or of several side by side: PNG files, and beside each an SVG."""
     groups = [known(group) for group in runs]
-    kind = "" if for_print else ".png"
     paths = [
-        learning_curves(groups, labels, folder / f"learning_curves{kind}"),
-        per_peer_scores(groups, labels, folder / f"per_peer_{groups[0][0].metric.name}{kind}"),
-        who_learned_from_whom(groups, labels, folder / f"who_learned_from_whom{kind}"),
+        learning_curves(groups, labels, folder / "learning_curves"),
+        per_peer_scores(groups, labels, folder / f"per_peer_{groups[0][0].metric.name}"),
+        who_learned_from_whom(groups, labels, folder / "who_learned_from_whom"),
     ]
     return [path for path in paths if path is not None]
 
@@ -199,6 +196,7 @@ def _against_local(axes: Axes, gains: Gains, label: str) -> None:
     difference, unit = metric.text(gains.mean, signed=True), "points" if metric.percent else "better"
     axes.set_title(f"{label}: {difference} {unit}, {gains.hurt} of {len(order)} {sides[1]}", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _in_percent(axes, metric)
 
 
 def _sorted_peers(group: Group, label: str, path: Path) -> Path:
@@ -212,11 +210,12 @@ def _sorted_peers(group: Group, label: str, path: Path) -> Path:
     size = max(4.0, min(36.0, 1800 / max(1, len(few))))
     each = "a peer" if len(few) == len(values) else f"{len(few):,} of {len(values):,} peers,\nevenly spaced"
     axes.scatter(few, values[few], color=COLOURS[0], s=size, zorder=3, label=each)
-    mean, worst = mean_of(group), worst_of(group)
-    axes.axhline(mean, color=GREY, lw=1.2, label=f"mean {mean:.3f}")
-    axes.axhline(worst, color=LOST, lw=1.2, ls="--", label=f"worst decile {worst:.3f}")
+    mean, worst, sign = mean_of(group), worst_of(group), " %" if run.metric.percent else ""
+    axes.axhline(mean, color=GREY, lw=1.2, label=f"mean {run.metric.text(mean)}{sign}")
+    axes.axhline(worst, color=LOST, lw=1.2, ls="--", label=f"worst decile {run.metric.text(worst)}{sign}")
     axes.set_title(f"{label}: personal {run.metric.title} {POINT_NAMES[run.point]}, last round")
     axes.set(xlabel="peers, sorted", ylabel=run.metric.title)
+    _in_percent(axes, run.metric)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     plain(axes)
@@ -247,7 +246,14 @@ def _map(axes: Axes, run: Known, found: HeatMap, top: float, label: str) -> Any:
 def _name_axes(axes: Axes, metric: Metric) -> None:
     axes.set(xlabel="round", ylabel=f"{metric.title} on the peer's own test data")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _in_percent(axes, metric)
     plain(axes)
+
+
+def _in_percent(axes: Axes, metric: Metric) -> None:
+    """The scale as the tables and the page write it."""
+    if metric.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
 def _small(axes: Axes, number: int, columns: int, total: int, x: str, y: str) -> None:

@@ -44,7 +44,7 @@ def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
     forms = {"curves": _curves, "bars": _bars, "line": _line, "heat-map": _heat_maps}
     paths = []
     for number, figure in enumerate(reproduction.table.figures, start=1):
-        path = folder / f"figure-{number}.png"
+        path = folder / f"figure-{number}"
         rows = _chosen(reproduction.rows, figure.rows)
         columns = _chosen(reproduction.columns, figure.columns)
         if any((row.name, one.name) in reproduction.records for row in rows for one in columns):

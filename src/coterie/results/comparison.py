@@ -45,6 +45,7 @@ from coterie.experiments.setup.schema import Experiment
 from coterie.files import write_atomically
 from coterie.protocol import Algorithm
 from coterie.reporting import tables
+from coterie.reporting.page.report import leave_report
 from coterie.results.exports import Sheet
 from coterie.results.sheets import sheet_of
 
@@ -131,15 +132,15 @@ class Comparison:
         """The table in LaTeX, the best in bold; with a path, also written there."""
         return self.sheet().latex(path)
 
-    def plot(self, folder: str | os.PathLike[str], for_print: bool = False) -> list[Path]:
-        """Learning curves with bands over seeds, every peer's score, who learned from whom; as PNG files.
+    def plot(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Learning curves with bands over seeds, every peer's score, who learned from whom.
 
-        for_print: PNG files of 300 dots per inch, and beside each an SVG.
+        PNG files of 300 dots per inch, and beside each an SVG.
         """
         from coterie.reporting import plots  # Matplotlib, which not everyone wants to wait for
 
         place = Path(os.fspath(folder))
-        return plots.draw(list(self.finished.values()), list(self.finished), place, for_print)
+        return plots.draw(list(self.finished.values()), list(self.finished), place)
 
     def table(self) -> tables.Summary:
         """A row for each algorithm, for the terminal: `rich.print(comparison.table())`."""
@@ -283,9 +284,20 @@ def run_plan(
         say(said)
     if folder is not None:
         _write_plan(plan, folder)
-    runs: dict[str, Run] = {}
     if any(planned.experiment.execution.on_ray for planned in plan):
-        return _compared_on_ray(plan, folder, dealer, given or Objects(), told, go_on)
+        done = _compared_on_ray(plan, folder, dealer, given or Objects(), told, go_on)
+    else:
+        done = _compared_here(plan, folder, dealer, watch, go_on)
+    if folder is not None:
+        leave_report(folder)
+    return done
+
+
+def _compared_here(
+    plan: list[Planned], folder: Path | None, dealer: Dealer, watch: Watch, go_on: str
+) -> Comparison:
+    """One run after another."""
+    runs: dict[str, Run] = {}
     try:
         for planned in _by_seed(plan):
             runs[planned.folder] = _run_one(planned, folder, dealer, watch(planned), go_on)

@@ -18,6 +18,7 @@ from coterie.experiments.cells.cell import Cell
 from coterie.experiments.cells.sweeping import Axis, once, parse_axis, plan_cells, refuse_ranges
 from coterie.experiments.setup.prepare import Objects
 from coterie.protocol import Algorithm
+from coterie.reporting.page.report import leave_report
 from coterie.results.search import parse_space, search
 from coterie.results.sweep import Sweep, run_cells
 
@@ -99,7 +100,9 @@ def _in(out: str | Path | None, own: Objects | None, run: Callable[[Path], Sweep
             "sweep with objects cannot go on. Choose another folder, or name what is yours by its file, such "
             "as model='own.py:Net': a sweep with names goes on where it was"
         )
-    return run(folder)
+    done = run(folder)
+    leave_report(folder)
+    return done
 
 
 def _in_passing(run: Callable[[Path], Sweep]) -> Sweep:

@@ -42,7 +42,8 @@ def test_json_is_a_list_with_local_and_the_gain_over_it(
     assert {path.name for path in (folder / "c").iterdir()} == {
         "report.html",
         "compare.json", "local", "random-gossip-2", "fedavg", "d-psgd-metropolis", "learning_curves.png",
-        "per_peer_accuracy.png", "who_learned_from_whom.png",
+        "per_peer_accuracy.png", "who_learned_from_whom.png", "learning_curves.svg", "per_peer_accuracy.svg",
+        "who_learned_from_whom.svg",
     }  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def test_the_table_stands_beside_the_papers(coterie: Command, table: str, folder
     assert "mixing helps: HOLDS" in done.stdout
     made = folder / "out" / "own" / "smoke"
     assert {path.name for path in made.iterdir()} == {
-        "table.md", "numbers.csv", "cells.csv", "results.json", "figure-1.png", "report.html",
+        "table.md", "numbers.csv", "cells.csv", "results.json", "figure-1.png", "figure-1.svg", "report.html",
     }  # fmt: skip
     assert len(list((folder / "out" / "cells").glob("*/result.json"))) == 4
 

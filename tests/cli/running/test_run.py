@@ -45,7 +45,8 @@ def test_the_run_folder(coterie: Command, small: list[str], folder: Path) -> Non
         "report.html",
         "config.toml", "environment.json", "peers.csv", "metrics.csv", "rounds.csv", "links.csv",
         "checkpoint.safetensors", "result.json", "learning_curves.png", "per_peer_accuracy.png",
-        "who_learned_from_whom.png",
+        "who_learned_from_whom.png", "learning_curves.svg", "per_peer_accuracy.svg",
+        "who_learned_from_whom.svg",
     }  # fmt: skip
     assert "d-psgd" in done.stdout
     assert "here/learning_curves.png" in done.stdout

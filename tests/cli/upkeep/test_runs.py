@@ -20,12 +20,16 @@ Command = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, an interrupted and a broken one, a comparison, a sweep, and something that is none."""
+    """A whole run, an interrupted and a broken one, a comparison, a sweep, a reproduction, what is none."""
     folder = tmp_path_factory.mktemp("left")
     small = {"model": "mlr", "peers": 4, "rounds": 2}
     package.simulate(**small, run_dir=folder / "whole")
     package.compare(["d-psgd"], **small, run_dir=folder / "compared")
     package.sweep({"training.lr": [0.1, 0.2]}, **small, out=folder / "swept")
+    table = folder / "again" / "ppdl" / "table-1" / "smoke"
+    for made in (table, folder / "again" / "cells"):
+        made.mkdir(parents=True)
+    (table / "results.json").write_text('{"missing": ["one", "two"]}')
     for name in ("half", "broken", "notes"):
         (folder / name).mkdir()
     for file in ("config.toml", "rounds.csv"):
@@ -49,6 +53,7 @@ def listed(coterie: Command) -> dict[str, dict[str, Any]]:
 def test_all_that_commands_left_is_listed_and_nothing_else(runs: Path, coterie: Command) -> None:
     found = listed(coterie)
     assert {name: (one["kind"], one["state"]) for name, one in found.items()} == {
+        "again": ("reproduction", "interrupted"),
         "broken": ("run", "broken"),
         "compared": ("comparison", "finished"),
         "half": ("run", "interrupted"),
@@ -57,6 +62,7 @@ def test_all_that_commands_left_is_listed_and_nothing_else(runs: Path, coterie: 
     }
     assert found["whole"]["what"] == "local, digits, 4 peers, 2 rounds"
     assert found["half"]["what"] == "local, digits, 4 peers, round 2 of 2"
+    assert found["again"]["what"] == "ppdl/table-1/smoke; 2 runs to be made"
     assert found["compared"]["what"] == "local, d-psgd; digits; 2 of 2 runs"
     result = json.loads((runs / "whole" / "result.json").read_text())
     assert found["whole"]["score"] == f"accuracy {100 * result['personal_accuracy']['mean']:.1f}"
@@ -69,7 +75,7 @@ def test_clean_asks_and_takes_no_silence_for_yes(runs: Path, coterie: Command) -
     done = coterie("runs", "clean")
     assert done.exit_code == 2
     assert "nobody is there to ask; add --yes" in done.stderr
-    assert len(listed(coterie)) == 5
+    assert len(listed(coterie)) == 6
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", {"notes"}), ("n", None)])
@@ -89,7 +95,7 @@ def test_clean_removes_what_it_is_told(runs: Path, coterie: Command) -> None:
     for path in (runs / "compared").rglob("*"):
         os.utime(path, (old, old))
     assert coterie("runs", "clean", "--older-than", "30", "--yes").exit_code == 0
-    assert listed(coterie).keys() == {"broken", "half", "swept", "whole"}
+    assert listed(coterie).keys() == {"again", "broken", "half", "swept", "whole"}
     assert coterie("runs", "clean", "--unfinished", "--yes").exit_code == 0
     assert listed(coterie).keys() == {"swept", "whole"}
     assert coterie("runs", "clean", "runs/whole", "--yes").exit_code == 0

@@ -72,6 +72,8 @@ def test_logs_as_json_have_a_line_for_each_note_and_round(coterie: Command, smal
     mean = json.loads(done.stdout)["personal_accuracy"]["mean"]
     assert rounds[-1]["accuracy"] == pytest.approx(mean, abs=1e-6)
     assert lines[-1]["message"].startswith("records: ")
+    behind = coterie("run", *small, "--json", "--no-plots", "--log-json").stderr
+    assert json.loads(behind.splitlines()[0])["event"] == "round"  # it may stand anywhere
     plain = coterie("run", *small, "--no-plots").stderr
     assert plain.startswith("local: round 1/2")  # the next command is as ever
 

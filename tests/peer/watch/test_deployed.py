@@ -77,3 +77,33 @@ def test_the_unit_restarts_what_may_be_cured_and_nothing_else() -> None:
     assert service["ReadWritePaths"] == service["ExecStart"].split()[-1]
     assert (service["SuccessExitStatus"], service["RestartPreventExitStatus"]) == ("3", "2")
     assert service["ProtectSystem"] == "strict"
+
+
+def test_the_board_holds_together() -> None:
+    """Panels do not overlap, every reference leads somewhere, and every query is closed.
+
+    Its keys are those of Grafana's dashboard schema, and its queries PromQL: see docs/dashboard.md.
+    """
+    board = json.loads(BOARD.read_text())
+    panels, variables = board["panels"], {one["name"] for one in board["templating"]["list"]}
+    assert len({panel["id"] for panel in panels}) == len(panels) > 5
+    assert {panel["type"] for panel in panels} <= {"stat", "timeseries"}
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    for panel in panels:
+        assert all([panel["title"], panel["description"], panel["fieldConfig"]["defaults"]["unit"]])
+        targets = panel["targets"]
+        assert len({target["refId"] for target in targets}) == len(targets) > 0
+        for source in [panel["datasource"], *(target["datasource"] for target in targets)]:
+            assert source == {"type": "prometheus", "uid": "${datasource}"}
+    for text in [target["expr"] for panel in panels for target in panel["targets"]]:
+        asked = set(re.findall(r"\$\{?(\w+)", text)) - {"__rate_interval", "__range", "__interval"}
+        assert asked <= variables, text
+        assert all(text.count(first) == text.count(last) for first, last in ("()", "[]", "{}"))
+        assert text.count('"') % 2 == 0
+        assert 'instance=~"$instance"' in text  # the choice of peers counts in every panel

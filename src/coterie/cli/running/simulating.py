@@ -80,7 +80,6 @@ def compare_and_show(
         tables.show(done.table())
         _show_peers([[run.result() for run in group] for group in done.runs.values()], list(done.runs))
     output.export(done.sheet())
-    leave_report(folder)
     print_paths(done.plot(folder) if output.plots else [], folder, output)
     return done
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +51,7 @@ class Listed:
 
 
 def list_runs(folder: Path = RUNS, json: bool = False) -> None:
-    """List runs, comparisons and sweeps: what, how far, how well, how large."""
+    """List runs, comparisons, sweeps and reproductions: what, how far, how well, how large."""
     found = list(listed(folder))
     if json:
         print_json([asdict(one) for one in found])
@@ -103,6 +104,7 @@ def listed(folder: Path) -> Iterator[Listed]:
         return
     for path in sorted(folder.iterdir()):
         kind = next((kind for file, kind in _KINDS.items() if (path / file).is_file()), None)
+        kind = "reproduction" if kind is None and _tables(path) else kind
         if kind is not None and not path.is_symlink():
             try:
                 yield _listed(path, kind)
@@ -115,7 +117,8 @@ def _listed(path: Path, kind: str) -> Listed:
     size = sum(file.stat().st_size for file in files)
     days = (time.time() - max(file.stat().st_mtime for file in files)) / _DAY
     try:
-        state, what, score = _of_run(path) if kind == "run" else _of_several(path, kind)
+        told = {"run": _of_run, "reproduction": _of_reproduction}.get(kind, partial(_of_several, kind=kind))
+        state, what, score = told(path)
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError, CoterieError) as error:
         state, what, score = "broken", str(error).splitlines()[0], ""
     if any(somebody_has(lock) for lock in files if lock.name == ".lock" or lock.parent.name == ".locks"):
@@ -150,6 +153,21 @@ def _of_several(path: Path, kind: str) -> tuple[str, str, str]:
     names = dict.fromkeys(in_short(entry["table"]["algorithm"]) for entry in plan)
     what = f"{', '.join(names)}; {in_short(plan[0]['table']['data'])}; {done} of {len(plan)} runs"
     return "finished" if done >= len(plan) else "interrupted", what, ""
+
+
+def _tables(path: Path) -> list[Path]:
+    """What `reproduce` says of its tables, such as ppdl/table-1/smoke/results.json."""
+    return sorted(path.glob("*/*/*/results.json")) if (path / "cells").is_dir() else []
+
+
+def _of_reproduction(path: Path) -> tuple[str, str, str]:
+    tables = {
+        "/".join(file.relative_to(path).parts[:3]): json.loads(file.read_text(encoding="utf-8"))
+        for file in _tables(path)
+    }
+    missing = sum(len(told.get("missing") or []) for told in tables.values())
+    left = f"; {missing} runs to be made" if missing else ""
+    return "interrupted" if missing else "finished", ", ".join(tables) + left, ""
 
 
 def _table(found: list[Listed]) -> Table:

@@ -17,7 +17,7 @@ from coterie.reporting.numbers.gains import gains_of, mean_of, worst_of
 from coterie.reporting.numbers.known import POINT_NAMES
 from coterie.reporting.numbers.traffic import bytes_until
 from coterie.reporting.page import words
-from coterie.reporting.page.plainly import difference, flat, in_words, metric_entry, plain
+from coterie.reporting.page.plainly import flat, in_words, listing, metric_entry, plain, signed
 from coterie.reporting.page.states import of_other_version, state_of
 from coterie.reporting.tables import in_bytes
 
@@ -175,19 +175,44 @@ def words_of(groups: Mapping[str, Group], local: Locals) -> list[str]:
     if not means:
         return ["Nothing was measured so far."]
     best = choose(means, key=lambda label: means[label])
-    first = groups[best][0]
-    even = [label for label in means if metric.text(means[label]) == metric.text(means[best])]
-    out = f"{best} comes out best" if len(even) == 1 else f"{', '.join(even)} come out equal, and best"
-    seeds = f" and {len(groups[best])} seeds." if len(groups[best]) > 1 else "."
-    said = [
-        f"{out}: {in_words(metric, means[best])} {metric.title} on the peers' own test data, "
-        f"the mean of {first.peers} peers{seeds}"
-    ]
-    said += _noise(groups, best, means)
+    said = [_NOT_COMPARABLE]
+    if alike := _on_the_same_data([run for group in groups.values() for run in group]):
+        said = [_winner(groups, means, best), *_noise(groups, best, means)]
     said += _helped_and_hurt(groups, local, metric)
-    said.append(words.whether_choosing_paid(groups))
+    if alike and len({group[0].algorithm for group in groups.values()}) > 1:  # else only settings differ
+        said.append(words.whether_choosing_paid(groups))
     said.append(_costs(groups, best))
     return [*said, *words.cautions(list(groups.values()), compared=True)]
+
+
+_NOT_COMPARABLE = (
+    "These runs do not have the same peers, data or partition: their scores are not comparable, and none "
+    "is best."
+)
+
+
+def _on_the_same_data(runs: Sequence[OfFolder]) -> bool:
+    known = {(run.peers, str(run.config.get("data")), str(run.config.get("partition"))) for run in runs}
+    return len(known) == 1
+
+
+def _winner(groups: Mapping[str, Group], means: Mapping[str, float], best: str) -> str:
+    """The best; if it was told the clusters, also the best of those that were not."""
+    first = groups[best][0]
+    metric = first.metric
+    even = [label for label in means if metric.text(means[label]) == metric.text(means[best])]
+    out = f"{best} comes out best" if len(even) == 1 else f"{listing(even)} come out best, and level"
+    seeds = f" and {len(groups[best])} seeds" if len(groups[best]) > 1 else ""
+    said = (
+        f"{out}: a mean {metric.title} of {in_words(metric, means[best])} over {first.peers} peers{seeds}, "
+        "each measured on its own test data."
+    )
+    untold = {label: mean for label, mean in means.items() if groups[label][0].algorithm not in words.TOLD}
+    if first.algorithm in words.TOLD and len(even) == 1 and untold:
+        next_best = (max if metric.higher_is_better else min)(untold, key=lambda label: untold[label])
+        reached = f"{next_best} is best with {in_words(metric, untold[next_best])}"
+        said += f" But {best} is told the true clusters; of those that are not, {reached}."
+    return said
 
 
 def _noise(groups: Mapping[str, Group], best: str, means: Mapping[str, float]) -> list[str]:
@@ -203,8 +228,12 @@ def _noise(groups: Mapping[str, Group], best: str, means: Mapping[str, float]) -
     found = interval([value for value in pairs if value == value])
     if found is None or found.n < 2:
         return []
-    if found.holds(0):
-        return [f"Over {found.n} seeds it cannot be told from {near}: the difference is within their noise."]
+    if found.low is not None and found.high is not None and found.holds(0):
+        low, high = (signed(groups[best][0].metric, end) for end in (found.low, found.high))
+        return [
+            f"{found.n} seeds cannot tell it from {near}: the 95 % interval of their difference, {low} to "
+            f"{high}, holds 0."
+        ]
     return []
 
 
@@ -216,17 +245,16 @@ def _helped_and_hurt(groups: Mapping[str, Group], local: Locals, metric: Metric)
             continue
         gains = gains_of([run for run, _ in matched], [alone for _, alone in matched])
         if gains.mean == gains.mean:
-            way = "gain" if gains.mean >= 0 else "lose"
-            lines.append(
-                (gains.mean, f"with {label} peers {way} {difference(metric, gains.mean)} on average, "
-                 f"{gains.helped} gain and {gains.hurt} lose")
-            )  # fmt: skip
+            points = " points" if metric.percent else ""
+            counted = f"{gains.helped} of {int((gains.gain == gains.gain).sum())} gain, {gains.hurt} lose"
+            lines.append((gains.mean, f"{label} {signed(metric, gains.mean)}{points} ({counted})"))
     if not lines:
         return ["Who gained and who lost is not known: there is no run of Local on the same data and seeds."]
     lines.sort(reverse=True)
-    if len(lines) > 3:
-        lines = [*lines[:2], lines[-1]]
-    return ["Against learning alone, " + "; ".join(text for _, text in lines) + "."]
+    told = [text for _, text in lines]
+    if len(told) > 4:
+        told = [*told[:3], f"and at the other end {told[-1]}"]
+    return [f"Against learning alone, peers gain or lose on average: {'; '.join(told)}."]
 
 
 def _costs(groups: Mapping[str, Group], best: str) -> str:
@@ -242,9 +270,9 @@ def _costs(groups: Mapping[str, Group], best: str) -> str:
     if len(sent) == 1:
         return f"{least} sent {in_bytes(sent[least])} per peer."
     if in_bytes(sent[least]) == in_bytes(sent[most]):
-        return f"All methods that send anything sent {in_bytes(sent[most])} per peer."
+        return f"Each of them sent {in_bytes(sent[most])} per peer."
     low, high = f"{in_bytes(sent[least])} ({least})", f"{in_bytes(sent[most])} ({most})"
-    return f"{own or 'Of what peers sent, '}the least was {low}, the most {high}."
+    return f"{own}{'w' if own else 'W'}hat a peer sent ranges from {low} to {high}."
 
 
 def _notes(groups: Mapping[str, Group], left_out: Sequence[str], metric: Metric) -> list[str]:
@@ -258,9 +286,5 @@ def _notes(groups: Mapping[str, Group], left_out: Sequence[str], metric: Metric)
     if unfinished:
         said.append(
             f"{len(unfinished)} of {len(runs)} runs are not finished; their numbers are those so far."
-        )
-    if len({(run.peers, str(run.config.get("data")), str(run.config.get("partition"))) for run in runs}) > 1:
-        said.append(
-            "These runs do not have the same peers, data or partition: their scores are not comparable."
         )
     return said

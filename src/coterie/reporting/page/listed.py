@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from coterie.errors import CoterieError
 from coterie.metric import Metric
+from coterie.reporting.numbers.curves import learning_curve
 from coterie.reporting.numbers.folders import OfFolder
 from coterie.reporting.numbers.traffic import bytes_until
-from coterie.reporting.page.plainly import flat, in_words, plain
+from coterie.reporting.page.plainly import flat, in_words, plain, signed
 from coterie.reporting.page.states import State, state_of
 from coterie.reporting.tables import in_bytes
 
@@ -21,6 +22,7 @@ _SAME_DATA = ("data", "partition", "peers", "seed", "splitting", "task", "metric
 _SAME_TRAINING = ("model", "models", "adapter", "rounds", "init", "batchnorm", "training.", "stopping.")
 _NOT_TOLD = ("algorithm", "execution.", "data_dir")  # keys that no line needs to repeat
 _KEYS_TOLD = 6
+_POINTS = 20  # of a run's curve in its line
 WRONG = (ArithmeticError, AttributeError, CoterieError, LookupError, OSError, TypeError, ValueError)
 """What files that make no sense may raise."""
 
@@ -59,6 +61,8 @@ def line_of(name: str, path: Path) -> Line:
         "link": "run",
         "score": plain(mean),
         "score_text": in_words(run.metric, mean) if known else "",
+        "metric": run.metric.title,
+        "curve": _small(run),
         "bytes": sent,
         "bytes_text": "" if sent is None else in_bytes(sent),
         "started": run.environment.get("started"),
@@ -67,6 +71,15 @@ def line_of(name: str, path: Path) -> Line:
     data = json.dumps([run.config.get(key) for key in _SAME_DATA], sort_keys=True, default=str)
     metric = Metric(run.metric.name, run.metric.higher_is_better, run.metric.percent)
     return Line(config, entry, data, mean if known else None, bool(run.result), metric)
+
+
+def _small(run: OfFolder) -> list[float | None]:
+    """The learning curve at so many rounds as a small picture can show."""
+    if not run.rounds:
+        return []
+    mean = learning_curve([run]).mean
+    step = max(1, -(-len(mean) // _POINTS))
+    return list(plain(mean[::-step][::-1], 3))
 
 
 def rows_of(lines: Mapping[str, Line], plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
@@ -125,7 +138,7 @@ def _gain(line: Line, lines: Mapping[str, Line], local: str | None) -> tuple[flo
     if local is None or line.mean is None or line.metric is None or lines[local].mean is None:
         return None, ""
     gain = float(line.metric.gain(line.mean, lines[local].mean))
-    return gain, line.metric.text(gain, signed=True)
+    return gain, signed(line.metric, gain)
 
 
 def _entry(name: str, algorithm: str | None, state: State, *, comparable: bool) -> dict[str, Any]:
@@ -174,8 +187,8 @@ def _best(members: Sequence[dict[str, Any]], metric: Metric | None) -> dict[str,
     best = (max if metric.higher_is_better else min)(means, key=lambda name: means[name])
     gains = [row["gain"] for row in members if row["algorithm"] == best and row["gain"] is not None]
     gain = sum(gains) / len(gains) if gains else None
-    text = "" if gain is None else metric.text(gain, signed=True)
-    score = {"score": plain(means[best]), "score_text": f"{in_words(metric, means[best])} ({best})"}
+    text = "" if gain is None else signed(metric, gain)
+    score = {"score": plain(means[best]), "score_text": in_words(metric, means[best]), "best": best}
     return {**score, "gain": plain(gain), "gain_text": text}
 
 

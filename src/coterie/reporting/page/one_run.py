@@ -16,7 +16,7 @@ from coterie.reporting.numbers.places import Places, places_of
 from coterie.reporting.numbers.traffic import traffic_of
 from coterie.reporting.page import words
 from coterie.reporting.page.plainly import flat, metric_entry, plain
-from coterie.reporting.page.states import of_other_version, state_of
+from coterie.reporting.page.states import in_time, of_other_version, state_of
 from coterie.reporting.tables import in_bytes
 from coterie.sharing import inside_share, shares_of
 from coterie.spreads import MOST_LISTED
@@ -46,6 +46,9 @@ def one_run(one: Shown, identity: str, title: str, local_identity: str | None = 
         "id": identity,
         "title": title,
         "state": state_of(run).entry(),
+        "facts": _facts(run),
+        "inside": plain(run.own_cluster_share),
+        "seconds": f"{in_time(sum(run.done.seconds))} of computing" if run.done.seconds else "",
         "algorithm": run.algorithm,
         "metric": metric_entry(run.metric),
         "peers": run.peers,
@@ -62,6 +65,14 @@ def one_run(one: Shown, identity: str, title: str, local_identity: str | None = 
         "traffic": _traffic(run),
         "labels": _labels(run),
     }
+
+
+def _facts(run: OfFolder) -> str:
+    """What was run, in one line."""
+    told = [run.config.get(key) for key in ("data", "partition", "topology", "model")]
+    parts = [run.algorithm, f"{run.peers} peers", *(str(value) for value in told if value)]
+    when = str(run.environment.get("started") or "").replace("T", " ")[:16]
+    return " · ".join([*parts, f"seed {run.seed}", *([f"started {when}"] if when else [])])
 
 
 def notes(one: Shown) -> list[str]:
@@ -251,14 +262,16 @@ def one_peer(one: Shown, place: int) -> dict[str, Any]:
         "name": run.name_of(peer),
         "group": int(one.places.groups[place]),
         "curve": {"rounds": run.rounds, "own": plain(own), "other": plain(other), "local": local},
-        "partners": _partners(run, peer),
+        "partners": _partners(one, peer),
         "samples": run.people.train[int(run.people.places(peer))] if run.people.train else None,
         "words": _peer_words(one, peer),
     }
 
 
-def _partners(run: OfFolder, peer: int) -> dict[str, Any]:
-    """Models that arrived from those it heard of most, round by round."""
+def _partners(one: Shown, peer: int) -> dict[str, Any]:
+    """Models that arrived from those it heard of most, round by round, and the groups of these."""
+    run = one.run
+    group_of = dict(zip(run.shown.tolist(), one.places.groups.tolist(), strict=True))
     mine = run.arrived.table[run.arrived.column("receiver") == peer]
     rounds, senders = mine[:, 0], mine[:, 2]
     whom, counts = np.unique(senders, return_counts=True)
@@ -268,6 +281,7 @@ def _partners(run: OfFolder, peer: int) -> dict[str, Any]:
         np.add.at(matrix[row], rounds[senders == sender], 1)
     return {
         "names": [run.name_of(int(sender)) for sender in most],
+        "groups": [group_of.get(int(sender), 0) for sender in most],
         "counts": matrix.tolist(),
         "rounds": list(range(1, len(run.done) + 1)),
         "total": len(whom),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,25 @@ def in_words(metric: Metric, value: float) -> str:
     return f"{metric.text(value)} %" if metric.percent else metric.text(value)
 
 
+def signed(metric: Metric, gain: float) -> str:
+    """+3.6, -0.4, or 0.0: what rounds to nothing has no sign."""
+    text = metric.text(gain, signed=True)
+    return text.lstrip("+-") if is_nothing(text) else text
+
+
 def difference(metric: Metric, gain: float) -> str:
     """3.6 points; without a sign, which words give."""
     return f"{metric.text(abs(gain))} points" if metric.percent else metric.text(abs(gain))
+
+
+def is_nothing(text: str) -> bool:
+    """Whether a number rounds to nothing as it is written."""
+    return not any(digit in text for digit in "123456789")
+
+
+def listing(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def metric_entry(metric: Metric) -> dict[str, Any]:

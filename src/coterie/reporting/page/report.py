@@ -42,7 +42,7 @@ def draw_figures(folders: Sequence[Path], out: Path) -> list[Path]:
         raise RunFolderError(f"these runs cannot be drawn side by side: {problem}; name fewer folders")
     out.mkdir(parents=True, exist_ok=True)
     plots = importlib.import_module("coterie.reporting.plots")  # Matplotlib
-    return list(plots.draw(list(groups.values()), list(groups), out, for_print=True))
+    return list(plots.draw(list(groups.values()), list(groups), out))
 
 
 def _not_side_by_side(groups: Sequence[Sequence[OfFolder]]) -> str:

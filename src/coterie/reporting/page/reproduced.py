@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ class Told:
 
     result: dict[str, Any]
     cells: list[tuple[str, str, Path]]  # row, column, folder
-    words: list[str] = field(default_factory=list)
+    claims: list[list[str]] = field(default_factory=list)  # what is said, how it stands, numbers
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -46,7 +47,15 @@ class Told:
     def entry(self, column: str) -> dict[str, Any]:
         title = f"{self.result.get('name')}: {self.result.get('title')}, scale {self.result.get('scale')}"
         parts = {"now": column, "names": self.columns} if len(self.columns) > 1 else None
-        return {"title": title, "tables": _tables(self.result.get("tables")), "parts": parts}
+        head = ["what the paper says", "in these runs", "more exactly"]
+        caption = "Claims, checked on these runs alone"
+        claims = {"title": "Claims of the paper", "caption": caption, "head": head, "rows": self.claims}
+        tables = [*([{**claims, "numbers": []}] if self.claims else []), *_tables(self.result.get("tables"))]
+        return {"title": title, "tables": tables, "parts": parts}
+
+    @property
+    def words(self) -> list[str]:
+        return _counted(self.claims)
 
 
 def read(folder: Path) -> Told:
@@ -54,7 +63,7 @@ def read(folder: Path) -> Told:
     result = read_json(folder / RESULTS)
     with reading(folder / RESULTS):
         claims = [
-            f"Claim: {one['says'].rstrip('.')}. In these runs: {one['status']}."
+            [str(one["says"]).rstrip("."), str(one["status"]), str(one.get("detail") or "")]
             for one in result.get("claims") or []
         ]
         notes = [str(one) for one in result.get("notes") or []]
@@ -67,6 +76,15 @@ def read(folder: Path) -> Told:
             notes.append("Another version wrote this folder: its tables are in table.md.")
     with reading(folder / CELLS_CSV):
         return Told(result, list(_cells(folder)), claims, notes)
+
+
+def _counted(claims: Sequence[Sequence[str]]) -> list[str]:
+    """How many of the paper's claims hold here, in a sentence."""
+    if not claims:
+        return []
+    found = Counter(status for _, status, _ in claims)
+    many = f"{len(claims)} claim{'s' if len(claims) > 1 else ''}"
+    return [f"Of {many} of the paper: {', '.join(f'{count} {status}' for status, count in found.items())}."]
 
 
 def cells_of(folder: Path) -> list[Path]:

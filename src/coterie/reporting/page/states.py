@@ -60,12 +60,15 @@ def breakage(folder: Path) -> str | None:
 
 
 def time_left(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
+    return "" if seconds is None else f", {in_time(max(1, round(seconds)))} left"
+
+
+def in_time(seconds: float) -> str:
+    """1.6 s, 42 s, 12 min or 3 h."""
     if seconds < 100:
-        return f", {max(1, round(seconds))} s left"
+        return f"{seconds:.1f} s" if seconds < 10 and seconds != round(seconds) else f"{round(seconds)} s"
     minutes = round(seconds / 60)
-    return f", {minutes} min left" if minutes < 100 else f", {round(minutes / 60)} h left"
+    return f"{minutes} min" if minutes < 100 else f"{round(minutes / 60)} h"
 
 
 def of_other_version(run: OfFolder) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,8 @@ from coterie.reporting.numbers.curves import learning_curve
 from coterie.reporting.numbers.folders import OfFolder
 from coterie.reporting.numbers.gains import Gains, gains_of, mean_of, worst_of
 from coterie.reporting.numbers.known import POINT_NAMES, Known
-from coterie.reporting.page.plainly import difference, in_words
+from coterie.reporting.page.plainly import difference, in_words, is_nothing, listing, signed
+from coterie.reporting.page.states import in_time
 from coterie.reporting.tables import in_bytes
 from coterie.spreads import MOST_LISTED
 
@@ -39,9 +41,9 @@ def _reached(group: Sequence[Known], label: str) -> str:
     seeds = f" and {len(group)} seeds" if len(group) > 1 else ""
     point = POINT_NAMES[first.point]
     return (
-        f"{label} reached {in_words(first.metric, mean)} {first.metric.title} on the peers' own test data, "
-        f"the mean of {first.peers} peers{seeds} {point} in round {first.rounds[-1]}; the worst tenth "
-        f"has {in_words(first.metric, worst)}."
+        f"{label} reached a mean {first.metric.title} of {in_words(first.metric, mean)} over {first.peers} "
+        f"peers{seeds}, each measured on its own test data {point} in round {first.rounds[-1]}; the worst "
+        f"tenth of the peers has {in_words(first.metric, worst)}."
     )
 
 
@@ -52,15 +54,17 @@ def of_gains(gains: Gains, run: Known) -> list[str]:
         return ["No peer was measured both with this method and alone."]
     even = counted - gains.helped - gains.hurt
     sample = " in a sample" if run.peers > MOST_LISTED else ""
-    parts = [f"{gains.helped} of {counted} peers{sample} gained over learning alone", f"{gains.hurt} lost"]
+    hurt = f"{gains.hurt or 'none'} lost"
+    parts = [f"{gains.helped or 'None'} of {counted} peers{sample} gained over learning alone", hurt]
     parts += [f"{even} came out even"] if even else []
-    word = "better" if gains.mean >= 0 else "worse"
-    said = [f"{', '.join(parts)}; the mean is {difference(gains.metric, gains.mean)} {word}."]
+    amount, word = difference(gains.metric, gains.mean), "better" if gains.mean >= 0 else "worse"
+    mean = "the mean is the same" if is_nothing(amount) else f"the mean is {amount} {word}"
+    said = [f"{', '.join(parts)}; {mean}."]
     if len(gains.gain) == run.peers and counted > 1:  # of one seed: peers can be named
         first, last = int(np.nanargmax(gains.gain)), int(np.nanargmin(gains.gain))
-        most = f"Peer {run.name_of(first)} gained most ({gains.metric.text(gains.gain[first], signed=True)})"
+        most = f"Peer {run.name_of(first)} gained most ({signed(gains.metric, gains.gain[first])})"
         if gains.gain[last] < 0:
-            lost = f"peer {run.name_of(last)} lost most ({gains.metric.text(gains.gain[last], signed=True)})"
+            lost = f"peer {run.name_of(last)} lost most ({signed(gains.metric, gains.gain[last])})"
             said.append(f"{most}, {lost}." if gains.gain[first] > 0 else f"{lost[0].upper()}{lost[1:]}.")
         elif gains.gain[first] > 0:
             said.append(f"{most}.")
@@ -75,8 +79,8 @@ def of_partners(run: OfFolder) -> str:
     sizes = np.bincount(np.unique(clusters, return_inverse=True)[1])
     blind = float((sizes * (sizes - 1)).sum() / (run.peers * max(1, run.peers - 1)))
     return (
-        f"{share:.0%} of what peers learned from others came from their own true cluster; "
-        f"blind choice would take {blind:.0%}."
+        f"{100 * share:.0f} % of what peers learned from others came from their own true cluster; "
+        f"blind choice would take {100 * blind:.0f} %."
     )
 
 
@@ -85,10 +89,8 @@ def cost_of(run: OfFolder) -> str:
     sent = sum(run.done.bytes) - sum(run.done.hub_bytes)
     hub = f", and the hub sent {in_bytes(sum(run.done.hub_bytes))}" if sum(run.done.hub_bytes) else ""
     seconds, several = sum(run.done.seconds), "" if rounds == 1 else "s"
-    return (
-        f"It cost {in_bytes(sent / run.peers)} sent per peer in {rounds} round{several}{hub}; "
-        f"the simulation took {seconds:.1f} s."
-    )
+    each = f"Each peer sent {in_bytes(sent / run.peers)} on average" if sent else "No peer sent anything"
+    return f"{each} in {rounds} round{several}{hub}; computing them took {in_time(seconds)}."
 
 
 def cautions(groups: Sequence[Sequence[OfFolder]], *, compared: bool) -> list[str]:
@@ -98,23 +100,34 @@ def cautions(groups: Sequence[Sequence[OfFolder]], *, compared: bool) -> list[st
     seeds = min((len(group) for group in groups), default=0)
     if seeds == 1:
         said.append(
-            "One seed: another draw of data, partners and initial models may give another "
-            f"{'order of methods' if compared else 'number'}."
+            "This is one seed: another draw of data, partners and initial models may give "
+            f"{'another order of methods' if compared else 'other numbers'}."
         )
     elif seeds < 5:
-        said.append(f"{seeds} seeds: intervals over so few are wide.")
+        said.append(f"{seeds} seeds are few: intervals over them are wide.")
     rounds = max((len(run.done) for run in runs), default=0)
     rising = [run for run in runs if still_rising(run)]
     if rising:
-        names = ", ".join(dict.fromkeys(run.algorithm for run in rising))
-        said.append(f"After {rounds} rounds the mean was still getting better ({names}): more may change it.")
+        names = listing(list(dict.fromkeys(run.algorithm for run in rising)))
+        who = f"{names} {'was' if ' and ' not in names else 'were'}" if compared else "it was"
+        said.append(f"After {rounds} rounds {who} still getting better: more rounds may change the picture.")
     elif rounds < FEW_ROUNDS:
-        said.append(f"{rounds} round{'s are' if rounds != 1 else ' is'} few: some methods start slowly.")
+        hint = "a method that starts slowly may overtake later" if compared else "more may change the picture"
+        said.append(f"{rounds} round{'s are' if rounds != 1 else ' is'} few: {hint}.")
+    if compared and (tuned := _tuned(groups)) > 1:
+        said.append(f"{tuned} settings were compared by their test scores: being chosen flatters the best.")
     if compared and len({len(run.done) for run in runs}) > 1:
         said.append("The runs had different numbers of rounds.")
     if compared and (more := _more_work(runs)):
-        said.append(f"Local work was not equal: {', '.join(more)} took more gradient steps than others.")
+        said.append(f"Local work was not equal: {listing(more)} took more gradient steps than others.")
     return said
+
+
+def _tuned(groups: Sequence[Sequence[OfFolder]]) -> int:
+    """How many settings the algorithm has of which most were tried; 0 if none has two."""
+    tried = Counter(group[0].algorithm for group in groups)
+    most = max(tried.values(), default=0)
+    return most if most > 1 else 0
 
 
 def _more_work(runs: Sequence[OfFolder]) -> list[str]:
@@ -148,11 +161,11 @@ def whether_choosing_paid(groups: Mapping[str, Sequence[Known]]) -> str:
         for label, group in groups.items()
         if group[0].algorithm not in (*BLIND, *TOLD, "local", *_CONSENSUS)
     ]
+    if not choosing and not blind:
+        return "Nobody chose partners here, so whether that pays cannot be said."
     if not blind or not choosing:
-        return (
-            "Whether choosing partners paid cannot be said: that takes a method that chooses and, beside it, "
-            "random-gossip or gossip-fedavg."
-        )
+        other = "one that takes whoever there is, such as random-gossip" if choosing else "one that chooses"
+        return f"Whether choosing partners paid cannot be said: for that, compare with {other}."
     metric = blind[0][1][0].metric
 
     def score(entry: tuple[str, Sequence[Known]]) -> float:
@@ -161,9 +174,14 @@ def whether_choosing_paid(groups: Mapping[str, Sequence[Known]]) -> str:
 
     (chosen, group), (any_one, others) = max(choosing, key=score), max(blind, key=score)
     gain = score((chosen, group)) - score((any_one, others))
+    if is_nothing(difference(metric, gain)):
+        return f"Choosing partners made no difference: {chosen} ends level with {any_one}, {_WHOEVER}."
     paid = "Choosing partners paid" if gain > 0 else "Choosing partners did not pay"
     way = "above" if (gain > 0) == metric.higher_is_better else "below"
-    return f"{paid}: {chosen} ends {difference(metric, gain)} {way} {any_one}, which takes whoever there is."
+    return f"{paid}: {chosen} ends {difference(metric, gain)} {way} {any_one}, {_WHOEVER}."
+
+
+_WHOEVER = "which takes whoever there is"
 
 
 _CONSENSUS = ("d-psgd", "dfedavgm", "dfedsam", "osgp", "fedavg", "fedprox", "star-fedavg", "blend-dfl")
