@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from benchmarks.timing import Row, Turns, best_seconds, by_turns
 from coterie.data import Federation, Split
-from coterie.experiments.api import simulate
 from coterie.learning import Executor, Workers, cores, cross_entropy, model_tree
 from coterie.learning.local_steps import LocalWork
 from coterie.models import build
 from coterie.randomness import stream
+from coterie.results.simulating import simulate
 from coterie.training import Training
 
 PEERS, SAMPLES, BATCH, STEPS, LR = 100, 600, 20, 30, 0.05
