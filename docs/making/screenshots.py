@@ -77,7 +77,10 @@ def make_runs(folder: Path) -> None:
 def shoot(browser: Any, url: str, size: tuple[int, int], scheme: str, part: str, path: Path) -> None:
     tab = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
     tab.goto(url)
+    tab.set_default_timeout(120_000)  # on a busy machine
     tab.wait_for_selector("main[data-ready]")
+    if "run?" in url:
+        tab.wait_for_selector("#links-said[data-total]")  # graph and map are there
     tab.wait_for_timeout(500)
     clip = {"x": 0, "width": size[0], **tab.locator(part).evaluate(_UNTIL_THE_NEXT)} if part else None
     picture = Image.open(io.BytesIO(tab.screenshot(clip=clip, full_page=bool(part)))).convert("RGB")

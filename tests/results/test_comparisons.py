@@ -133,7 +133,7 @@ def test_it_is_opened_as_it_was(done: Comparison, folder: Path) -> None:
 
 def test_the_command_leaves_what_python_leaves(done: Comparison, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
-        "compare.json", *(f"{name}-s{seed}" for name in done.runs for seed in (0, 1)),
+        "compare.json", "report.html", *(f"{name}-s{seed}" for name in done.runs for seed in (0, 1)),
     }  # fmt: skip
     planned = json.loads((folder / "compare.json").read_text())
     assert [entry["label"] for entry in planned][:2] == ["local-s0", "local-s1"]
