@@ -306,10 +306,11 @@ def test_separate_head_rate(small_simulation: Build) -> None:
 
 def test_wrong_mass_is_an_error(small_simulation: Build) -> None:
     node = small_simulation(DFedPGP(), "directed(2)").blocks[0].node
-    check_mass(torch.ones(6).double(), node)
+    before = torch.ones(6).double()
+    check_mass(before, torch.ones(6).double(), node)
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ContractError, match="peer 2"):
-            check_mass(torch.tensor([1, 1, wrong, 1, 1, 1]).double(), node)
+            check_mass(before, torch.tensor([1, 1, wrong, 1, 1, 1]).double(), node)
 
 
 @pytest.mark.parametrize("settings", [{"head_epochs": -1}, {"head_lr": -0.1}])

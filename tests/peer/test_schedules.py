@@ -30,6 +30,7 @@ FREE = ("osgp", "dfedpgp", "d-psgd", "kd-pdfl")
 PUSH_SUM = ("osgp", "dfedpgp")
 PACE = Pace(deadline=8.0, join=30.0, heartbeat=1.0, suspect_after=4.0, linger=6.0)
 LONGEST = 4000.0  # virtual seconds
+WITHOUT_MASS = 459  # where one who leaves has handed over all, is not yet sure of it, and stays on
 BACK_TOO_LATE = 62  # where one joins behind a cut that ends when all others have finished: see its test
 
 
@@ -168,7 +169,7 @@ def cut_off(number: int, cut: object, nodes: int) -> bool:
     return cut.group in (alone, everyone - alone)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(200), WITHOUT_MASS])
 def test_schedule(seed: int, tmp_path: Path) -> None:
     """In these, everyone finishes, but for one who is back when all others have gone."""
     finished, peers = check(seed, tmp_path)

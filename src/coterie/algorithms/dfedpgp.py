@@ -94,7 +94,7 @@ class DFedPGP(Algorithm[DirectedState]):
             return DirectedState(average(mine, inbox), state.mass)
         pushed = yield from push(z, state.mass, node)  # lines 13, 14
         z, mass = merge(z, pushed.stays, pushed.returned, pushed.received)  # lines 15 to 17
-        check_mass(mass, node)
+        check_mass(state.mass, mass, node)
         node.record(mass=mass)
         return DirectedState({**mine, **z}, mass)
 

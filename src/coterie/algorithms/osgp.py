@@ -79,7 +79,7 @@ class OSGP(Algorithm[PushState]):
         if self.tau:
             received, waiting, waiting_mass = _delayed(_after_leaving(state, node), pushed.received)
         z, mass = merge(z, pushed.stays, pushed.returned, received)
-        check_mass(mass, node)
+        check_mass(state.mass, mass, node)
         node.record(mass=mass, mass_in_flight=waiting_mass)
         return PushState(z, mass, waiting, waiting_mass)
 

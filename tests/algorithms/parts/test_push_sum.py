@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from coterie.algorithms.osgp import OSGP, PushState
-from coterie.algorithms.parts.push_sum import merge, push
+from coterie.algorithms.parts.push_sum import merge, push, step_on
+from coterie.errors import ContractError
 from coterie.protocol import Bundle, Inbox, Tree
 
 
@@ -101,3 +102,36 @@ def test_who_leaves_gives_everything_by_hand() -> None:
     left = stop.value.value
     assert (float(left.mass), float(left.mass_in_flight), float(left.in_flight["w"])) == (0, 0, 0)
     assert float(left.params["w"]) == 2.0
+
+
+@pytest.mark.parametrize("tau", [0, 1])
+def test_who_has_given_everything_may_stay_without_mass(tau: int) -> None:
+    """As a peer that leaves, but waits for receipts: nothing arrives in one round, u = 3, mu = 0.5 later."""
+    state = PushState(start()[0], number(0.0), {"w": number(0.0)[:, None]} if tau else {}, number(0.0))
+    for received in (None, shares(3.0, 0.5), shares(0.0, 0.0)):
+        sent, state = played(OSGP(tau=tau), state, received)
+        if received is None:
+            assert float(sent["mass"]["mu"]) == 0.0
+            assert held(state) == (0.0, 0.0)
+            assert float(state.params["w"]) == 2.0
+    assert float(state.params["w"]) == pytest.approx(6.0, abs=1e-12)  # 3 / 0.5
+
+
+def test_who_had_mass_may_not_end_without() -> None:
+    state = PushState(*start(), {}, number(0.0))
+    with pytest.raises(ContractError, match=r"peer 0 is 0\.0"):
+        played(OSGP(), state, shares(-0.5, -0.25))  # one quarter stays
+
+
+def test_literal_steps_are_scaled_by_mass_and_none_without_it() -> None:
+    around = step_on(True, torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))["around"]
+    assert around(None).factors.tolist() == [1.0, 2.0, 0.0]
+
+
+def played(algorithm: OSGP, state: PushState, received: Tree | None) -> tuple[Any, PushState]:
+    """What a round sends, and the state after it."""
+    steps = algorithm.round(state, Alone())  # type: ignore[arg-type]
+    sent = next(steps).payload
+    with pytest.raises(StopIteration) as stop:
+        steps.send(inbox(received))
+    return sent, stop.value.value

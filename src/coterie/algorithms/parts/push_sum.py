@@ -126,9 +126,13 @@ def biased(z: Params, mass: Tensor) -> Params:
     return map_params(lambda value: value * _weights(mass, value), z)
 
 
-def check_mass(mass: Tensor, node: Node) -> None:
-    """What each node can check by itself. How much may arrive is checked before it is taken."""
-    given_away = (mass == 0) & (leaves(node) | ~node.online)  # by one who leaves, or has left
+def check_mass(before: Tensor, mass: Tensor, node: Node) -> None:
+    """What each node can check by itself. How much may arrive is checked before it is taken.
+
+    No mass has who gives it away in this round, or had given it away before, and got none since: a real peer
+    that leaves, and does not know yet whether all was taken, stays for further rounds.
+    """
+    given_away = (mass == 0) & (leaves(node) | ~node.online | (before == 0))
     wrong = ~(((mass > 0) & mass.isfinite()) | given_away)
     if bool(wrong.any()):
         peer, value = int(node.ids[wrong][0]), float(mass[wrong][0])
@@ -178,7 +182,8 @@ def step_on(literal: bool, mass: Tensor) -> dict[str, Any]:
     """Settings of local training: steps on z, or literally on u, which moves z by lr / mu."""
     if not literal:
         return {}
-    return {"around": partial(ScaledSteps, 1.0 / mass.clamp(min=SMALLEST_MASS))}
+    rates = 1.0 / mass.clamp(min=SMALLEST_MASS)
+    return {"around": partial(ScaledSteps, rates.where(mass > 0, 0.0))}  # without mass there is no u to move
 
 
 def _weights(values: Tensor, like: Tensor) -> Tensor:
