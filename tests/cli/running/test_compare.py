@@ -67,7 +67,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress._Watcher, "round", interrupt)
+        patch.setattr(progress.Watcher, "round", interrupt)
         stopped = coterie("compare", *options, "--run-dir", "part")
     assert stopped.exit_code == 130
     assert "coterie compare --resume part" in stopped.stderr

@@ -161,7 +161,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress._Watcher, "round", interrupt)
+        patch.setattr(progress.Watcher, "round", interrupt)
         stopped = coterie("run", *options, "--run-dir", "part")
     assert stopped.exit_code == 130
     assert "coterie run --resume part" in stopped.stderr
