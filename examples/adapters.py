@@ -31,7 +31,7 @@ PACKAGES = ("networkx", "matplotlib")  # about graphs, or about pictures
 KINDS = ("Summary", "Parameters", "Returns", "Notes")
 NAMES = re.compile("|".join((*PACKAGES, r"\bnx\b", r"\bplt\b", r"\bmpl\b")), re.IGNORECASE)
 LORA = "lora(r=4,alpha=8,target=query|key|value|attention.output.dense)"
-RATE, RATE_ALONE, RATE_EVERYTHING = 3e-3, 3e-3, 1e-4  # chosen on validation texts: docs/adapters.md
+RATE, RATE_ALONE, RATE_EVERYTHING = 3e-3, 1e-3, 1e-4  # chosen on validation texts: docs/adapters.md
 WORDS = 40  # of a paragraph, at most
 SHORTEST, LONGEST = 80, 400  # letters of a paragraph: fewer say too little
 

@@ -1,6 +1,12 @@
-"""`python -m coterie` is the command `coterie`."""
+"""`coterie` and `python -m coterie`: the command line, also where Ctrl-C comes before it is loaded."""
 
-from coterie.cli import main
+import sys
+
+try:
+    from coterie.cli import main
+except KeyboardInterrupt:
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 if __name__ == "__main__":
     main()

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from coterie.cli.problems import ReportingGroup, log_as_json
+from coterie.cli.problems import ReportingGroup, complain, log_as_json
 from coterie.experiments.runs.naming import RUNS
 
 Commands = Mapping[str, tuple[str, str]]  # by name: module:function, and the first line of its docstring
@@ -250,6 +250,9 @@ def main() -> None:
     """The entry point `coterie`."""
     try:
         app(prog_name="coterie")
+    except KeyboardInterrupt:  # while the commands were put together; later ones are told with how to go on
+        complain("interrupted", kind="")
+        sys.exit(130)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done: a second Ctrl-C changes nothing
         try:

@@ -115,3 +115,33 @@ def test_the_page_shows_what_commands_print(coterie: Command) -> None:
         done = coterie(*shown.arguments[1:])
         assert done.exit_code == 0
         assert shown.missing_from(done.output) == []
+
+
+INTERRUPTED_AT = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["coterie", "doctor"]
+from coterie.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "coterie.cli.problems", "coterie.cli.upkeep.doctor"])
+def test_an_interruption_while_commands_are_loaded_is_said_in_a_word(name: str) -> None:
+    """Before there is a command line, while it is put together, and when a command's module is loaded."""
+    code = INTERRUPTED_AT.format(name=name)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_an_interruption_while_the_commands_are_put_together() -> None:
+    code = "import typer\ndef stop(*_): raise KeyboardInterrupt\ntyper.main.get_group = stop\n"
+    code += "from coterie.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

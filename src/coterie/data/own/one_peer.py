@@ -371,7 +371,10 @@ def _labels(values: Any, where: str) -> Labels:
             + (task_of_labels(array) or "; all peers must number the classes alike")
         )
     if array.size and int(array.min()) < 0:
-        raise DataError(f"{where} has the label {int(array.min())}; labels count from 0")
+        raise DataError(
+            f"{where} has the label {int(array.min())}; labels count from 0; if they are amounts, choose task "
+            "'regression'"
+        )
     return array.astype(np.int64)
 
 
