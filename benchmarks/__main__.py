@@ -75,9 +75,11 @@ def run(names: list[str], path: Path) -> None:
         table.add_column(column, justify="left" if column in ("what", "limit") else "right")
     rows: list[Row] = []
     for name in names:
+        start = time.monotonic()
         for row in ALL[name]():
             table.add_row(row.what, f"{row.ratio:.3g}", row.target, row.verdict, row.limit)
             rows.append(row)
+        print(f"{name}: {time.monotonic() - start:.0f} s")
     Console().print(table)
     about = {"cores": cores(), "torch": torch.__version__, "platform": platform.platform()}
     written = {

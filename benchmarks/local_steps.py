@@ -114,24 +114,45 @@ def dense() -> list[Row]:
         lambda: plain_loop_seconds(mlp, data, STEPS, BATCH),
         lambda: executor_seconds("stacked", mlp, data, cores(), STEPS, BATCH),
         lambda: hand_written_seconds(data, cores(), STEPS, BATCH),
+        _seconds_of_a_flop,
     )
+    small, large = (_limit(operations(of, (1, 28, 28)) * BATCH * seconds[5]) for of in (mlr, mlp))
     return [
-        Row("mlr: plain one-thread loop / stacked", seconds[0], seconds[1], 10.0, at_least=True),
-        Row("mlp: plain one-thread loop / stacked", seconds[2], seconds[3], 3.0, at_least=True),
-        Row("mlp: stacked / hand-written kernel", seconds[3], seconds[4], 1.6, at_least=False),
+        Row("mlr: plain one-thread loop / stacked", seconds[0], seconds[1], 10.0, True, small),
+        Row("mlp: plain one-thread loop / stacked", seconds[2], seconds[3], 3.0, True, large),
+        Row("mlp: stacked / hand-written kernel", seconds[3], seconds[4], 1.6, False, large),
     ]
+
+
+def operations(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Of the products of one sample's forward and backward pass; nobody needs gradients of the samples."""
+    products: list[int] = []
+
+    def count(layer: nn.Module, _: object, out: Tensor) -> None:
+        products.append(out.numel() * layer.weight[0].numel())  # type: ignore[index]
+
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    with torch.no_grad():
+        module.eval()(torch.zeros(1, *shape))
+    module.train()
+    for hook in hooks:
+        hook.remove()
+    return 6 * sum(products) - 2 * products[0]
 
 
 def logistic() -> list[Row]:
     """The MLR of `synthetic`: 60 features and a bias, 10 classes, 100 peers, batch 20."""
     data = pool((60,), PEERS, SAMPLES)
     mlr = build("mlr", (60,), 10, seed=0)
-    loop, ours = by_turns(
+    loop, ours, flop = by_turns(
         lambda: plain_loop_seconds(mlr, data, STEPS, BATCH),
         lambda: executor_seconds("stacked", mlr, data, cores(), STEPS, BATCH),
+        _seconds_of_a_flop,
         turns=5,
     )
-    return [Row("mlr-610: plain one-thread loop / stacked", loop, ours, 20.0, at_least=True)]
+    limit = _limit(operations(mlr, (60,)) * BATCH * flop)
+    return [Row("mlr-610: plain one-thread loop / stacked", loop, ours, 20.0, at_least=True, limit=limit)]
 
 
 def whole_rounds() -> list[Row]:
@@ -179,6 +200,10 @@ def _seconds_of_a_flop() -> float:
         return took / (2 * workers.count * 2 * size**3)
 
 
+def _limit(seconds: float) -> str:
+    return f"a step's products: {1e6 * seconds:.3g} us"
+
+
 def convolutional() -> list[Row]:
     """The papers' CNNs: looped on all cores against a one-thread loop."""
     rows = []
@@ -188,9 +213,14 @@ def convolutional() -> list[Row]:
         ("blend-cnn", (3, 32, 32), 4, 4, 64),
     ):
         module, data = build(name, shape, 10, seed=0), pool(shape, peers, steps * batch)
-        loop, ours = by_turns(
+        loop, ours, flop = by_turns(
             partial(plain_loop_seconds, module, data, steps, batch),
             partial(executor_seconds, "looped", module, data, cores(), steps, batch),
+            _seconds_of_a_flop,
         )
-        rows.append(Row(f"{name}: one-thread loop / looped on {cores()}", loop, ours, 1.8, at_least=True))
+        what, limit = (
+            f"{name}: one-thread loop / looped on {cores()}",
+            operations(module, shape) * batch * flop,
+        )
+        rows.append(Row(what, loop, ours, 1.8, at_least=True, limit=_limit(limit)))
     return rows

@@ -5,26 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 
 class Turns(float):
-    """The best of several turns, which remembers all of them."""
+    """The median of several turns, which remembers all of them."""
 
     turns: tuple[float, ...]
 
     @classmethod
     def of(cls, turns: list[float]) -> Turns:
-        best = cls(min(turns))
-        best.turns = tuple(turns)
-        return best
+        middle = cls(median(turns))
+        middle.turns = tuple(turns)
+        return middle
 
 
 @dataclass(frozen=True)
 class Row:
     """Two times of one run; the ratio is what counts.
 
-    limit: what `seconds` could be at best on this machine, and by what; "" if nobody has worked it out.
+    limit: what this machine could do at best, and by what; "" if nobody has worked it out.
     """
 
     what: str
@@ -36,14 +37,15 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        return self.seconds / self.other
+        """The median of the turns, as `compare` takes it: the best of each side need not have met."""
+        return median(self.ratios)
 
     @property
     def ratios(self) -> list[float]:
         """Of every turn, where both were measured by turns; else the one that there is."""
         if isinstance(self.seconds, Turns) and isinstance(self.other, Turns):
             return [a / b for a, b in zip(self.seconds.turns, self.other.turns, strict=True)]
-        return [self.ratio]
+        return [self.seconds / self.other]
 
     @property
     def verdict(self) -> str:
@@ -65,7 +67,7 @@ class Row:
 
 
 def by_turns(*measures: Callable[[], float], turns: int = 3) -> list[Turns]:
-    """The best of several turns of each, taken by turns: a disturbance of the machine hits all alike."""
+    """The median of several turns of each, taken by turns: a disturbance of the machine hits all alike."""
     taken = [[measure() for measure in measures] for _ in range(turns)]
     return [Turns.of(list(times)) for times in zip(*taken, strict=True)]
 

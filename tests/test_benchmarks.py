@@ -33,10 +33,10 @@ def rows(path: Path, **ratios: list[float]) -> Path:
 
 def test_a_row_keeps_the_ratio_of_every_turn(benchmarks: Any) -> None:
     timing = benchmarks("timing")
-    taken = iter([4.0, 2.0, 6.0, 2.0, 5.0, 4.0])
+    taken = iter([4.0, 2.0, 6.0, 2.0, 9.0, 4.0])
     a, b = timing.by_turns(lambda: next(taken), lambda: next(taken), turns=3)
-    row = timing.Row("a / b", a, b, 3.0, at_least=False)
-    assert (row.ratio, row.ratios, row.verdict) == (2.0, [2.0, 3.0, 1.25], "yes")
+    row = timing.Row("a / b", a, b, 2.1, at_least=False)  # the best of each would be 4 / 2
+    assert (row.ratio, row.ratios, row.verdict) == (2.25, [2.0, 3.0, 2.25], "NO")
     assert row.entry()["better"] == "lower"
     assert timing.Row("once", 3.0, 2.0, None, at_least=True).ratios == [1.5]
 
@@ -140,3 +140,5 @@ def test_the_limit_of_the_networks_is_their_products(benchmarks: Any) -> None:
                 layer.register_forward_hook(count)
         network(torch.zeros(1, *shape))
         assert driver._PRODUCTS[model] == sum(counted)
+        steps = benchmarks("local_steps").operations(network, shape)
+        assert steps == 6 * driver._PRODUCTS[model] - 2 * counted[0]

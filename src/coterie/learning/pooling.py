@@ -4,7 +4,7 @@
   of the time of a network with group normalisation (the others run with channels last). Whole rows compared
   with whole rows give the same maxima at the same places.
 - A ReLU before a pool: the maximum of rectified numbers is the rectified maximum, and the same one of them
-  receives the gradient. In training the ReLU follows the pool, where a quarter of the numbers is left: 3 to
+  receives the gradient. In training the ReLU follows the pool, where a quarter of the numbers is left: 2 to
   8 % of a step.
 """
 
