@@ -68,7 +68,10 @@ def test_csv(tmp_path: Path, text: str, labels: list[int]) -> None:
         ),
         ({"x": X, "y": Y[:, None]}, r"shape \(4, 1\); leave out its second axis"),
         ({"x": X, "y": np.array(list("abca"))}, "number the classes alike"),
-        ({"x": X, "y": Y - 1}, "label -1; labels count from 0; if they are amounts, choose task 'regression'"),
+        (
+            {"x": X, "y": Y - 1},
+            "label -1; labels count from 0; if they are amounts, choose task 'regression'",
+        ),
         ({"x": X[:, 0], "y": Y}, r"\(samples, features...\)"),
         ({"x": X[:0], "y": Y[:0]}, "not empty"),
         ({"x": np.where(X == 5, np.nan, X), "y": Y}, "1 samples have missing.* first sample 1"),

@@ -372,8 +372,8 @@ def _labels(values: Any, where: str) -> Labels:
         )
     if array.size and int(array.min()) < 0:
         raise DataError(
-            f"{where} has the label {int(array.min())}; labels count from 0; if they are amounts, choose task "
-            "'regression'"
+            f"{where} has the label {int(array.min())}; labels count from 0; "
+            "if they are amounts, choose task 'regression'"
         )
     return array.astype(np.int64)
 
