@@ -97,8 +97,8 @@ _THROUGH_A_HUB = Advice(
 _FREE_RUNNING = Advice(
     "pdfl",
     "kin's peers keep step unless it seals nothing, and what it is worth without is not measured; of those "
-    "that need not and send to a few only, pdfl gains most over Local, 2.3 points on average over fifteen "
-    f"columns, in step and with one seed, and loses most with two classes, 1.2; {_TABLE}",
+    "that need not and send to a few only, pdfl gains most over Local, 2.1 points on average over fifteen "
+    f"columns, in step and with two seeds, and loses most with two classes, 1.5; {_TABLE}",
 )
 _SEALED = Advice(
     "kin",
