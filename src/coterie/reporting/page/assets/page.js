@@ -117,8 +117,8 @@ async function viewRuns(query) {
   say(); draw();
   main.replaceChildren(el("h1", {}, "Runs in " + found.root), el("div", { class: "bar" }, search, compare), count, ...notes(found.notes), list);
 }
-function breakable(long) {  // after what joins words, never within them
-  return String(long).split(/(?<=[/.\-_(])/).flatMap((part, n) => n ? [el("wbr", {}), part] : [part]);
+function breakable(long) {  // after what joins words, never within words and numbers
+  return String(long).split(/(?<=[/.\-_(])(?!\d)/).flatMap((part, n) => n ? [el("wbr", {}), part] : [part]);
 }
 
 /* ---- comparison ---- */
