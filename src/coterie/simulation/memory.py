@@ -19,6 +19,7 @@ from coterie.protocol.trees import named_tensors
 from coterie.simulation.blocks import Common, Hosting
 
 _TRIED = 2  # rows
+_SUMMED = 3  # copies of the models where sums are exchanged: the weighted models, their sums, and the means
 _PER_MESSAGE = 120  # bytes: sender, receiver, size, place, and the sorting of them
 _PER_NODE = 400  # bytes: scores, records, traffic
 _PER_WORKER = 96 << 20  # bytes at most: chunks of rows with their gradients and batches
@@ -63,7 +64,8 @@ def need_of(hosting: Hosting) -> Need:
         own = _bytes(tensor for _, tensor in named_tensors(block.state))
         personal = block.algorithm.personal(block.state)
         state += 2 * own * count // rows
-        models += _bytes(personal.values()) * count // rows
+        between = _SUMMED if block.algorithm.facts.sealed else 1
+        models += between * _bytes(personal.values()) * count // rows
         optimiser += _kept(hosting, personal) * count // rows
         numbers = max(numbers, sum(value[0].numel() for value in personal.values()))
     return Need(
