@@ -374,7 +374,9 @@ def test_folder_has_everything(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "run"
     assert run.run_dir == folder
     names = {"checkpoint.safetensors", "config.toml", "environment.json", "peers.csv", "result.json"}
-    assert {path.name for path in folder.iterdir()} == names | {"links.csv", "metrics.csv", "rounds.csv"}
+    assert {path.name for path in folder.iterdir()} == names | {
+        "links.csv", "metrics.csv", "report.html", "rounds.csv",
+    }  # fmt: skip
     assert resolve(load_toml(folder / "config.toml")) == run.experiment
     assert json.loads((folder / "result.json").read_text()) == run.result()
     lines = (folder / "metrics.csv").read_text().splitlines()

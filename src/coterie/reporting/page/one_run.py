@@ -197,11 +197,6 @@ def _traffic(run: OfFolder) -> dict[str, Any]:
     found = traffic_of(run)
     busiest, among = found.busiest, run.shown
     top = slice(MOST_ROWS)
-    names = [found.name_of(node, run) for node in range(len(found.sent))] if len(found.sent) <= 10_000 else []
-
-    def name(node: int) -> str:
-        return names[node] if names else found.name_of(node, run)
-
     links = zip(
         found.senders[top], found.receivers[top], found.link_bytes[top], found.link_messages[top], strict=True
     )
@@ -213,11 +208,14 @@ def _traffic(run: OfFolder) -> dict[str, Any]:
         "busiest": None
         if busiest is None
         else {
-            "name": name(busiest),
+            "name": found.name_of(busiest, run),
             "bytes": int(found.sent[busiest]),
             "text": in_bytes(int(found.sent[busiest])),
         },
-        "links": [[name(int(a)), name(int(b)), int(size), int(count)] for a, b, size, count in links],
+        "links": [
+            [found.name_of(int(a), run), found.name_of(int(b), run), int(size), int(count)]
+            for a, b, size, count in links
+        ],
         "total_links": len(found.senders),
         "by_round": {"rounds": list(range(1, len(run.done) + 1)), "bytes": run.done.bytes},
         "words": _traffic_words(run, found, busiest),
