@@ -16,6 +16,8 @@ from ray_cluster import Nodes, three_nodes
 
 import coterie
 from coterie.experiments.cluster.connecting import answers, the_ray
+from coterie.experiments.cluster.fleet import Fleet
+from coterie.experiments.cluster.placing import cut
 from coterie.experiments.cluster.ray_blocks import RayBlocks
 
 ROUNDS = 5
@@ -136,7 +138,14 @@ def test_peers_move_away_from_a_slow_worker(nodes: Nodes, monkeypatch: pytest.Mo
         begin(blocks, *given)
         hosted.append([len(ids) for ids in blocks.ids])
 
+    by_speed = Fleet._cut
+
+    def evenly_at_first(fleet: Fleet) -> list[torch.Tensor]:
+        """What the look before the first round tells of a busy machine may be anything."""
+        return cut(fleet._weights, [1.0] * fleet.count) if fleet._clock is None else by_speed(fleet)
+
     monkeypatch.setattr(RayBlocks, "__init__", begun)
+    monkeypatch.setattr(Fleet, "_cut", evenly_at_first)
     cloudpickle = the_ray().cloudpickle
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
     what = {**WHAT, "algorithm": Slow()}
