@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -132,12 +133,24 @@ def head() -> Iterator[Head]:
                 if not line:
                     raise RuntimeError("".join(said))
             threading.Thread(target=process.stdout.read, daemon=True).start()  # or it would wait for us
+            _until_answered(client)  # its client server comes up later than what it announces
             yield Head(f"ray://127.0.0.1:{client}", f"127.0.0.1:{gcs}")
         finally:
             ray.shutdown()
             process.terminate()  # and it ends what it started
             process.wait()
             process.stdout.close()
+
+
+def _until_answered(port: int, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -15,6 +15,8 @@ from ray_cluster import Head, head
 
 import coterie
 
+pytestmark = pytest.mark.slow  # a Ray with processes of its own for every client
+
 USUAL: dict[str, Any] = {"algorithm": "d-psgd", "data": "digits", "peers": 4, "rounds": 2, "topology": "ring"}
 HERE = {"executor": "looped"}
 
