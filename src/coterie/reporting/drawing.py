@@ -64,6 +64,8 @@ def name_peers(axis: Axis, names: Sequence[str]) -> None:
 
 def save(figure: Figure, path: Path) -> Path:
     """In print quality, written atomically: PNG and SVG, or only the PNG if that is what the path names."""
+    figure.draw_without_rendering()  # finds its layout, once for all formats
+    figure.set_layout_engine("none")
     if path.suffix:
         write_atomically(path, _content(figure, "png", _PRINT))
         return path

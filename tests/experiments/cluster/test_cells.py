@@ -133,6 +133,30 @@ def test_a_cell_tells_how_far_it_is_while_it_runs(tmp_path: Path) -> None:
     assert all(1 << 20 < one.memory[0] < 1 << 36 for one in notices)
 
 
+def write_for_ever(experiment: Experiment, folder: Path, objects: Objects, watching: Any) -> str | None:
+    """One that breaks as soon as the other writes, which it does until it is ended."""
+    pages = folder.parent / "pages"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if folder.name == "breaks" and pages.exists():
+            raise ConfigError("broken")
+        if folder.name == "writes":
+            pages.mkdir(exist_ok=True)
+            (pages / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+    return "nobody ended it"
+
+
+def test_nobody_writes_after_the_error(tmp_path: Path) -> None:
+    """The folder may be removed at once."""
+    asked = resolve({**USUAL, "algorithm": "d-psgd", "execution": RAY})
+    tasks = [Task(name, asked, Objects()) for name in ("writes", "breaks")]
+    with pytest.raises(ConfigError, match="broken"):
+        run_tasks(tasks, tmp_path, write_for_ever, lambda task, message: None)
+    writer = int(next((tmp_path / "pages").iterdir()).name.partition("-")[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(writer, 0)
+
+
 def test_a_cell_tells_no_more_than_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what it goes on from."""
     now = [100.0]

@@ -64,6 +64,32 @@ def test_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
         assert f"Ray at {address} did not answer within 0.3 s" in refused(engine=address)
 
 
+def test_an_address_that_fails_to_take_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes a process for each; on a busy machine the first may come too late."""
+    tried: list[str] = []
+
+    def init(address: str, **given: Any) -> None:
+        tried.append(address)
+        if len(tried) < fails:
+            raise ConnectionAbortedError("Initialization failure from server:\nit was late")
+
+    monkeypatch.setattr(connecting, "_require_answer", lambda address: None)
+    monkeypatch.setattr(connecting, "_PAUSE", 0.0)
+    some = SimpleNamespace(init=init)
+    for fails in (1, 3):
+        tried.clear()
+        with connecting._joined(some, "ray://head:10001"):
+            assert tried == ["ray://head:10001"] * fails
+    tried.clear()
+    fails = 4
+    with (
+        pytest.raises(ConfigError, match="it was late"),
+        connecting._joined(some, "ray://head:10001"),
+    ):
+        pass
+    assert len(tried) == 3
+
+
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "nowhere")
     assert "'nowhere' is no address of Ray" in refused(engine="ray")

@@ -36,6 +36,7 @@ from coterie.simulation import RoundRecord
 
 _ATTEMPTS = 5  # at a task that is lost again and again
 _WAIT = 1.0  # seconds between two looks at the tasks and their notices
+_ENDING = 20.0  # seconds that cancelled tasks have to end
 _RARELY = 1.0  # seconds between two notices of a task
 
 Work: TypeAlias = Callable[[Experiment, Path, Objects, Observer], "str | None"]
@@ -137,9 +138,11 @@ class _Board:
             self._told(running[name], found[name])
 
     def clear(self) -> None:
-        for reference in self.running:
-            with contextlib.suppress(Exception):  # Ray itself may be gone
+        """End what still runs, and wait until it has: nobody writes into the folder after this."""
+        with contextlib.suppress(Exception):  # Ray itself may be gone
+            for reference in self.running:
                 self._ray.cancel(reference, force=True)
+            self._ray.wait(list(self.running), num_returns=len(self.running), timeout=_ENDING)
         if self._notices is not None:
             with contextlib.suppress(Exception):
                 self._ray.kill(self._notices)

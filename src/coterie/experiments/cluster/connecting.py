@@ -25,6 +25,7 @@ from coterie.experiments.setup.schema import Experiment
 from coterie.learning import cores
 
 PATIENCE = 20.0  # seconds until an address must have answered
+_TRIES, _PAUSE = 3, 1.0  # at a Ray that answers but fails to take a client, and seconds between them
 _STORE = 0.3  # of the free memory, for what travels between the processes of one machine
 _LEAST_STORE, _MOST_STORE = 80 << 20, 8 << 30  # bytes; Ray refuses less
 _QUIET = {
@@ -114,7 +115,14 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
     if address != "auto":
         _require_answer(address)
     with _explained(f"Ray at {address}"), _muted():
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        for left in range(_TRIES, 0, -1):
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                break
+            except ConnectionAbortedError as error:  # it makes a process for each client, or is too busy to
+                if left == 1 or "nitialization failure" not in str(error):
+                    raise
+                time.sleep(_PAUSE)
     yield
 
 
