@@ -12,6 +12,7 @@ import tomllib
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,9 +68,16 @@ def validate(schema: type[_Schema], table: Mapping[str, Any], where: str = "") -
     """An instance of the schema made from a table; raises ConfigError, which begins with `where`."""
     refuse_unknown(table, schema, where)
     try:
-        return TypeAdapter(schema).validate_python(dict(table))
+        made: _Schema = _adapter(schema).validate_python(dict(table))
+        return made
     except ValidationError as error:
         raise ConfigError(_at(where) + "; ".join(map(_readable, error.errors()))) from None
+
+
+@lru_cache(maxsize=64)
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    """Made once: it takes as long as a round of a thousand small models."""
+    return TypeAdapter(schema)
 
 
 def refuse_unknown(table: Mapping[str, Any], schema: Any, where: str = "") -> None:
@@ -122,7 +130,12 @@ def keys(schema: Any) -> Iterator[Key]:
                 yield dataclasses.replace(inner, name=f"{key.name}.{inner.name}")
 
 
-def _own_keys(schema: Any) -> Iterator[Key]:
+@lru_cache(maxsize=64)
+def _own_keys(schema: Any) -> tuple[Key, ...]:
+    return tuple(_read_keys(schema))
+
+
+def _read_keys(schema: Any) -> Iterator[Key]:
     if issubclass(schema, BaseModel):
         for name, field in schema.model_fields.items():
             default = REQUIRED if field.is_required() else field.get_default(call_default_factory=True)

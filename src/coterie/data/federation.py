@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -101,6 +102,16 @@ class Stretch(Split):
         """sizes[i] samples of peer i, from its sample first[i] on."""
         split = Split.from_sizes(torch.zeros(0, dtype=torch.long), sizes)
         return cls(split.index, split.offsets, first)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Stretch]) -> Stretch | None:
+        """All samples of several that follow each other; None if there is a gap between them."""
+        end = parts[0].first
+        for part in parts:
+            if not torch.equal(part.first, end):
+                return None
+            end = end + part.sizes
+        return cls.after(parts[0].first, end - parts[0].first)
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the inputs of all of these peers are held."""
@@ -309,17 +320,25 @@ class Federation:
         """The same data, all made now and held in a pool."""
         if self.made is None:
             return self
-        parts = (self.train, self.validation, self.test)
+        parts = [part for part in (self.train, self.validation, self.test) if isinstance(part, Stretch)]
+        whole = Stretch.joined(parts)
+        made = parts if whole is None else [whole]  # what decides a peer's samples is then found once
         one = single(self.x)
-        x = one.new_empty(sum(part.total for part in parts), *one.shape[1:])
-        y, done, splits = self.y.new_empty(len(x)), 0, []
-        for part in parts:
-            splits.append(Split(done + torch.arange(part.total), part.offsets))
+        x = one.new_empty(sum(part.total for part in made), *one.shape[1:])
+        y, done = self.y.new_empty(len(x)), 0
+        for part in made:
             for rows in _together(part):
                 held = self.held(part, rows)
                 place = slice(done, done := done + len(held.y))
                 x[place], y[place] = single(held.x), held.y
-        train, validation, test = splits
+        listed, begin = [], 0
+        for part in parts:
+            home = part if whole is None else whole
+            first = begin + home.offsets[:-1] + part.first - home.first - part.offsets[:-1]
+            index = torch.arange(part.total) + torch.repeat_interleave(first, part.sizes)
+            listed.append(Split(index, part.offsets))
+            begin += part.total if whole is None else 0
+        train, validation, test = listed
         return replace(self, x=x, y=y, train=train, validation=validation, test=test, made=None)
 
     def take(self, ids: Tensor) -> Federation:

@@ -127,9 +127,10 @@ def made(text, peers, monkeypatch, **splitting):
     return sources.build(text).deal(peers, 5, **splitting)
 
 
-def test_samples_made_for_some_peers_are_those_made_for_all(monkeypatch):
+@pytest.mark.parametrize("splitting", [{"samples_per_peer": 300}, {}], ids=["with a gap", "joined"])
+def test_samples_made_for_some_peers_are_those_made_for_all(splitting, monkeypatch):
     """In any order, beside any others, any stretch of their samples: bit by bit."""
-    few = made("synthetic(0.5,0.5)", 40, monkeypatch, validation=0.2, samples_per_peer=300)
+    few = made("synthetic(0.5,0.5)", 40, monkeypatch, validation=0.2, **splitting)
     everyone = few.kept()
     assert few.made is not None
     assert len(few.y) == 0

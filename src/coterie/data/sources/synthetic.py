@@ -35,7 +35,7 @@ _DEVIATION = torch.arange(1, DIMENSIONS + 1, dtype=torch.float64).pow(-0.6).floa
 _TASK_NUMBERS = 2 + DIMENSIONS + CLASSES * (DIMENSIONS + 1)  # u, B, v, W, b
 _SAMPLE_BYTES = 4 * DIMENSIONS + 8
 # Samples are made in pieces of so many of one peer, and so many pieces at once, which stay in cache.
-_PIECE, _PIECES = 32, 128
+_PIECE, _PIECES = 40, 128
 
 
 class Tasks(NamedTuple):
