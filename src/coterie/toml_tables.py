@@ -67,8 +67,9 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def validate(schema: type[_Schema], table: Mapping[str, Any], where: str = "") -> _Schema:
     """An instance of the schema made from a table; raises ConfigError, which begins with `where`."""
     refuse_unknown(table, schema, where)
+    kind: Any = schema
     try:
-        made: _Schema = _adapter(schema).validate_python(dict(table))
+        made: _Schema = _adapter(kind).validate_python(dict(table))
         return made
     except ValidationError as error:
         raise ConfigError(_at(where) + "; ".join(map(_readable, error.errors()))) from None
