@@ -57,3 +57,16 @@ def test_a_file_is_executed_once_per_version(tmp_path: Path) -> None:
     assert load_reference(f"{file}:made", "data") is first
     file.write_text("made = object()  # edited\n")
     assert load_reference(f"{file}:made", "data") is not first
+
+
+def test_files_of_two_folders_have_neighbours_of_their_own(tmp_path: Path) -> None:
+    """Both import `beside` and the package `tools`, each from its own folder, in one process."""
+    for name in ("a", "b"):
+        (tmp_path / name / "tools").mkdir(parents=True)
+        (tmp_path / name / "beside.py").write_text(f"VALUE = {name!r}\n")
+        (tmp_path / name / "tools" / "__init__.py").write_text(f"TOOL = {name!r}\n")
+        (tmp_path / name / "mine.py").write_text(
+            "import beside\nfrom tools import TOOL\nfound = beside.VALUE + TOOL\n"
+        )
+    found = [load_reference(f"{tmp_path}/{name}/mine.py:found", "data") for name in ("a", "b", "a")]
+    assert found == ["aa", "bb", "aa"]

@@ -202,7 +202,7 @@ def _load(path: str, version: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None  # holds for every name ending in .py
     module = importlib.util.module_from_spec(spec)
-    _forget(files_behind(Path(path))[1:])
+    _forget_what_is_beside(Path(path))
     sys.modules[module_name] = module  # dataclasses and pickle look classes up there
     try:
         with _importing_from(str(Path(path).parent)):
@@ -213,12 +213,23 @@ def _load(path: str, version: str) -> ModuleType:
     return module
 
 
-def _forget(files: list[Path]) -> None:
-    """Let the next import execute these files again."""
-    paths = {str(file) for file in files}
+_BESIDE: set[str] = set()  # files that users' files import from beside them
+
+
+def _forget_what_is_beside(file: Path) -> None:
+    """Let its imports execute its own neighbours, as they are now: another folder may have had namesakes."""
+    own = files_behind(file)[1:]
+    names = {_dotted(path.relative_to(file.parent)) for path in own}
+    _BESIDE.update(map(str, own))
     for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) in paths:
+        place = getattr(module, "__file__", None)
+        if place in _BESIDE and (name in names or Path(place) in own):
             del sys.modules[name]
+
+
+def _dotted(path: Path) -> str:
+    """`tools/__init__.py` -> "tools"."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
 @contextmanager

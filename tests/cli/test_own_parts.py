@@ -22,6 +22,7 @@ from torch import nn
 
 import coterie
 from coterie.data import Assignment
+from coterie.learning.tasks import Classification
 from coterie.topology import GraphKind, both_ways
 
 
@@ -91,6 +92,26 @@ class Line(GraphKind):
         return both_ways(first, first + self.step)
 
 
+@dataclass(frozen=True)
+class Scaled(Classification):
+    """Classification whose loss counts so many times."""
+
+    times: float = 2.0
+
+    name = "scaled"
+
+    def losses(self, outputs, y):
+        return self.times * super().losses(outputs, y)
+
+
+def sure(y, predictions, bound: float = 0.5):
+    """How many samples have their class with more than this probability."""
+    return float((predictions[np.arange(len(y)), y] > bound).mean())
+
+
+sure.percent = True
+
+
 def friends():
     """A graph from networkx."""
     import networkx
@@ -134,6 +155,32 @@ def test_what_a_share_of_ones_own_does(own: Path) -> None:
     for one, other in ((alone, local), (mixed, d_psgd)):
         for name, values in one.params.items():
             assert torch.allclose(values, other.params[name], atol=1e-7), name
+
+
+def test_a_task_and_metrics_of_ones_own_in_every_command(coterie: Command, folder: Path) -> None:
+    """A loss that counts twice, at half the rate, is the same plain step."""
+    own = ["--task", "own.py:Scaled(2)", "--set", "metrics=own.py:sure(0.6),accuracy"]
+    rates = ["--set", "training.momentum=0", "--set", "training.clip=0"]
+    done = coterie("run", *SMALL, *own, *rates, "--lr", "0.1", "--json", "--no-plots", "--run-dir", "r")
+    result = json.loads(done.stdout)
+    assert (result["metric"], result["percent"]) == ("sure_0_6", True)
+    metrics = ["--set", "metrics=own.py:sure(0.6),accuracy"]
+    plain = coterie("run", *SMALL, *metrics, *rates, "--lr", "0.2", "--json", "--no-plots")
+    expected = json.loads(plain.stdout)["personal_sure_0_6"]["per_peer"]
+    assert result["personal_sure_0_6"]["per_peer"] == pytest.approx(expected, abs=1e-6)
+    assert "sure_0_6_after_local" in (folder / "r/metrics.csv").read_text().partition("\n")[0]
+    shown = coterie("compare", "--algorithms", "d-psgd", *SMALL, *own, "--no-plots", "--run-dir", "c").stdout
+    assert "sure 0 6 in % on each peer's own test data" in shown
+    over = ["--over", "task=own.py:Scaled(1),own.py:Scaled(4)", *metrics, "--out", "s", "--json"]
+    lines = json.loads(coterie("sweep", *SMALL, *over).stdout)["results"]
+    assert [line["task"] for line in lines] == ["own.py:Scaled(1)", "own.py:Scaled(4)"]
+    assert lines[0]["personal_sure_0_6"] != lines[1]["personal_sure_0_6"]
+    (folder / "experiment.toml").write_text(
+        'task = "own.py:Scaled(times=3)"\nmetrics = ["own.py:sure"]\ndata = "own.py:load"\n'
+    )
+    toml = coterie("run", "--config", "experiment.toml", "--peers", "3", "--rounds", "1", "--json", "--quiet")
+    assert json.loads(toml.stdout)["metric"] == "sure"
+    assert "task own.py:Scaled(times=2.0)" in coterie("explain", "own.py:Scaled").stdout
 
 
 def test_compare_and_sweep_take_several_of_ones_own(coterie: Command) -> None:
@@ -210,6 +257,8 @@ def test_explain_reads_ones_own_file(coterie: Command, name: str, said: list[str
         ("--topology", "own.py:Net", ["Net in", "is no topology", "links(peers, seed, phase)"]),
         ("--topology", "own.py:Line(two)", ["step must be int, not 'two'"]),
         ("--topology", "own.py:load(1,2)", ["a topology is a name such as ring"]),
+        ("--task", "own.py:Net", ["Net in", "is no task", "coterie.Task"]),
+        ("--task", "own.py:Scaled(often)", ["times must be float, not 'often'"]),
     ],
 )
 def test_mistakes_get_a_sentence_and_leave_nothing(

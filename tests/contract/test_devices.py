@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from algorithm_exam import build, federation, module, topology_for
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coterie.catalogue import algorithms
@@ -137,6 +137,29 @@ def test_inputs_by_name_are_gathered_elsewhere(
     assert all(value.device == ELSEWHERE for value in simulation.personal().values())
 
 
+TRAININGS: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "warmup": 1.0},
+    "nesterov": {"momentum": 0.9, "nesterov": True, "schedule": "step(1,0.5)", "accumulate": 2},
+    "weights": {"class_weights": (1.0, 2.0, 0.5), "label_smoothing": 0.1},
+    "augmented": {"augment": "crop(1)+flip+cutout(1)"},
+    "equal work": {"work": "equal"},
+}
+
+
+@pytest.mark.parametrize("settings", TRAININGS.values(), ids=TRAININGS)
+def test_all_kinds_of_training_happen_elsewhere(
+    settings: dict[str, Any],
+    workers: dict[int, Workers],
+    elsewhere: Callable[[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    how = Training(batch_size=4, clip=0.0, **settings)
+    simulation = simulated_elsewhere(
+        "dfedpgp", how, workers, elsewhere, monkeypatch, images="augment" in settings
+    )
+    assert all(value.device == ELSEWHERE for value in simulation.personal().values())
+
+
 def simulated_elsewhere(
     name: str,
     training: Training,
@@ -145,12 +168,15 @@ def simulated_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
     named: str | None = None,  # what the forward of a Sequential calls its argument
     keep_best: bool = False,
+    images: bool = False,  # of two by two pixels, in the place of four features
 ) -> Simulation:
     """After two rounds."""
     initial = LearningNode.initial
     monkeypatch.setattr(LearningNode, "initial", lambda node: _all(elsewhere, initial(node)))
     data, algorithm = federation(torch.float32), build(name, WITHOUT_NUMBERS.get(name, {}))
     net, x = module(torch.float32, normalised=True), elsewhere(data.x)
+    if images:
+        net, x = nn.Sequential(nn.Flatten(), *net), elsewhere(data.x.view(-1, 1, 2, 2))
     simulation = Simulation(
         algorithm=algorithm,
         federation=dataclasses.replace(data, x={named: x} if named else x, y=elsewhere(data.y)),

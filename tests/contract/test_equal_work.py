@@ -45,10 +45,15 @@ def trains_when_sampled(algorithm: Algorithm[Any]) -> bool:
 def test_every_algorithm_takes_the_steps_of_local(
     algorithm: Algorithm[Any], sit: Callable[..., Exam]
 ) -> None:
-    """Over the run; a client that is sampled in every other round takes the steps of two."""
+    """Over the run, and its samples; a client that is sampled in every other round takes the steps of two."""
     for groups, epochs in ((0, torch.ones(PEERS)), (3, 1 + torch.arange(PEERS) % 3)):
         sitting = dataclasses.replace(equal(sit(algorithm)), epoch_groups=groups)
-        steps = torch.stack([record.gradient_steps for record in sitting.played(ROUNDS)[1]])
+        records = sitting.played(ROUNDS)[1]
+        steps = torch.stack([record.gradient_steps for record in records])
+        if not (beside(algorithm) or meets_in_pairs(algorithm)):
+            seen = torch.stack([record.samples_seen for record in records])
+            times = 2 * (steps > 0) if trains_when_sampled(algorithm) else torch.ones_like(steps)
+            assert seen.sum(0).tolist() == (times.sum(0) * epochs * torch.tensor(SIZES)).tolist()
         if trains_when_sampled(algorithm):
             assert bool(((steps > 0).sum(1) == PEERS / 2).all())
             assert steps.tolist() == ((steps > 0) * (2 * epochs * BUDGET + beside(algorithm))).tolist()

@@ -68,7 +68,9 @@ def test_sharing_everything_changes_no_bit(algorithm: Algorithm[Any], sit: Calla
     assert_same(state_of(usual), state_of(explicit))
 
 
-LIKE_IN_PAYLOADS = ("n", "mu", "s", "model", "values", "mass", "scores", "dense", "masks")
+LIKE_IN_PAYLOADS = (
+    "n", "mu", "s", "model", "values", "mass", "scores", "dense", "masks", "samples", "cluster",
+)  # fmt: skip
 
 
 class Shifted(nn.Module):

@@ -51,6 +51,20 @@ def test_every_epoch_visits_every_sample_once(n: list[int], batch_size: int, epo
             assert len(mine[-1]) == size - batch_size * (per_epoch - 1), "the last batch is what is left"
 
 
+@given(sizes, st.integers(1, 8), st.integers(1, 12), st.data())
+def test_who_goes_on_in_an_epoch_sees_its_rest(
+    n: list[int], batch_size: int, count: int, data: st.DataObject
+) -> None:
+    """Each row from its own place on: the batches are those that come after the first ones."""
+    n_samples, steps = torch.tensor(n), torch.full((len(n),), count)
+    taken = torch.tensor([data.draw(st.integers(0, -(-size // batch_size) - 1)) for size in n])
+    own = stream(1, "batches", 2, torch.arange(len(n)))
+    rest = draw_batches(own, n_samples, steps, batch_size, taken)
+    for row, whole in enumerate(seen(n_samples, taken + steps, batch_size)):
+        found = [rest.index[row, k, : int(rest.sizes[row, k])].tolist() for k in range(count)]
+        assert found == whole[int(taken[row]) :]
+
+
 @given(sizes, st.integers(1, 8), st.integers(1, 12))
 def test_steps_mode_starts_a_new_epoch_when_one_is_over(n: list[int], batch_size: int, count: int) -> None:
     n_samples = torch.tensor(n)

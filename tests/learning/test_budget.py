@@ -115,6 +115,25 @@ def test_two_phases_share_a_round(workers: Workers) -> None:
     assert steps(made) == [4, 6, 0], "the rest"
 
 
+def test_two_phases_see_the_samples_of_one(workers: Workers) -> None:
+    """5 and 9 samples in batches of 4: 4, 1 and 4, 4, 1. The second phase goes on where the first stopped."""
+    made = node(workers, work="equal")
+    made.train(made.initial(), share=0.5, stream="head")
+    assert (steps(made), made.work.samples_seen.tolist()) == ([1, 2, 0], [4, 8, 0])
+    made.train(made.initial())
+    assert (steps(made), made.work.samples_seen.tolist()) == ([2, 3, 0], [5, 9, 0])
+
+
+def test_steps_of_two_batches_see_the_samples_of_local(workers: Workers) -> None:
+    """Of budgets of 2 and 3, peer 1 takes 4 and 2 in turn: 4, 4, 1, 4 and then 4, 1."""
+    made, seen = node(workers, work="equal"), []
+    for round in range(2):
+        begin(made, round)
+        made.train(made.initial(), batches_per_step=2)
+        seen.append((steps(made), made.work.samples_seen.tolist()))
+    assert seen == [([2, 4, 0], [5, 13, 0]), ([2, 2, 0], [5, 5, 0])]
+
+
 def test_only_who_trains_uses_up_its_budget(workers: Workers) -> None:
     made = node(workers, work="equal")
     made.train(made.initial(), active=torch.tensor([True, False, False]))

@@ -132,6 +132,12 @@ def test_objects_of_ones_own_are_passed_again(tmp_path: Path) -> None:
     run = coterie.simulate(**own, rounds=1, topology="ring", run_dir=tmp_path / "run")
     opened = coterie.open(tmp_path / "run", **own)
     assert torch.equal(opened.model(1)["weight"], run.model(1)["weight"])
+    without = coterie.open(tmp_path / "run", algorithm=Halfway())
+    assert without.result() == run.result()  # records need no objects, models do
+    with pytest.raises(ConfigError, match=r"pass them again, data=\.\.\., model=\.\.\., to coterie\.open"):
+        without.model(1)
+    with pytest.raises(ConfigError, match=r"pass them again, model=\.\.\., to"):
+        coterie.simulate(resume_from=tmp_path / "run", algorithm=Halfway(), data=data)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from coterie.protocol.inbox import share_per_row
 from coterie.protocol.plausible import Sized
 from coterie.protocol.trees import map_params, per_row
 
+_NUMBER = "number of the head"  # beside the model in a payload; no parameter is called so
+
 
 @dataclass(frozen=True)
 class HeadsState:
@@ -33,7 +35,7 @@ class PlausibleHead:
     sized: Sized
 
     def __call__(self, payload: Tree) -> str:
-        number = float(cast(Params, payload)["cluster"])
+        number = float(cast(Params, payload)[_NUMBER])
         if number not in range(self.clusters):
             return f"the number of its head is {number:g}, and heads have 0 to {self.clusters - 1}"
         return self.sized(payload)
@@ -77,7 +79,7 @@ class FACADE(Algorithm[HeadsState]):
         return HeadsState(params, heads, torch.zeros(node.rows, dtype=torch.long))
 
     def round(self, state: HeadsState, node: Node) -> Round[HeadsState]:
-        payload = {**state.params, "cluster": state.cluster.float()}
+        payload = {**state.params, _NUMBER: state.cluster.float()}
         inbox = yield Exchange(payload, check=PlausibleHead(self.clusters, Sized(state.params)))
         body = average(pick(state.params, node.body), inbox)
         heads = self.mixed_heads(state.heads, inbox)
@@ -104,7 +106,7 @@ class FACADE(Algorithm[HeadsState]):
 
     def mixed_heads(self, heads: Params, inbox: Inbox) -> Params:
         """Each head averaged with those of its number that arrived."""
-        numbers = inbox.map(lambda sent, rows: cast(Params, sent)["cluster"].cpu())
+        numbers = inbox.map(lambda sent, rows: cast(Params, sent)[_NUMBER].cpu())
         mixed = []
         for number in range(self.clusters):
             same = (numbers == number).double()

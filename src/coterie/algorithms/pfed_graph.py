@@ -19,6 +19,7 @@ from coterie.protocol.trees import map_params, per_row, some_rows
 
 _ALIKE = 0.9  # updates whose cosine is above this count as the same
 _SMALLEST = 1e-12
+_SAMPLES = "number of samples"  # beside the model in a payload; no parameter is called so
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class PFedGraph(Algorithm[GraphState]):
         mine = node.train(state.params, around=partial(CosinePull, self.pull, state.params))
         node.measure(after_local=mine)
         n = node.n_samples.float()
-        inbox = yield Exchange({**mine, "samples": n}, check=Sized(mine))
+        inbox = yield Exchange({**mine, _SAMPLES: n}, check=Sized(mine))
         weights = self.weights(mine, n, inbox, node)
         if node.evaluating:
             node.record(collaboration=weights)
@@ -90,7 +91,7 @@ class PFedGraph(Algorithm[GraphState]):
             ours = [some_rows(mine[name] - start[name], rows).flatten(1) for name in trained]
             theirs = [(sent[name] - some_rows(start[name], rows)).flatten(1) for name in trained]
             cosine = torch.nn.functional.cosine_similarity(torch.cat(ours, 1), torch.cat(theirs, 1))
-            return torch.stack((cosine.float().cpu(), sent["samples"].cpu()), 1)
+            return torch.stack((cosine.float().cpu(), sent[_SAMPLES].cpu()), 1)
 
         cosine, samples = inbox.map(look).reshape(-1, 2).unbind(1)
         rows, everyone = torch.arange(node.rows), (node.rows, node.graph.nodes)

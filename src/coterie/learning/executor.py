@@ -221,7 +221,7 @@ class Executor:
     ) -> tuple[Params, Tensor]:
         """New parameters of all rows after the given rows trained, and each row's mean loss.
 
-        The loss is NaN for rows that took no step. `stream`, `work.epochs` and `kept` are over ALL rows.
+        The loss is NaN for rows that took no step. `stream`, `kept` and what `work` has are over ALL rows.
         kept: what the optimiser remembers of the rounds before, and of this one afterwards.
         """
         self._check_complete(params, self.shapes)
@@ -260,7 +260,8 @@ class Executor:
         for some in order.split(_drawn_together(n_samples, steps, work, chunk_rows)):
             own = replace(stream, ids=stream.ids[rows[some]])
             sizes = n_samples[rows[some]]
-            batches = draw_batches(own, sizes, steps[some], work.training.batch_size)
+            taken = None if work.taken is None else work.taken[rows[some]]
+            batches = draw_batches(own, sizes, steps[some], work.training.batch_size, taken)
             self.workers.map(partial(task, some, batches), _even_parts(len(some), chunk_rows))
         return result, losses
 

@@ -68,6 +68,7 @@ class LocalWork:
     augmented: Augmented | None = None
     batches_per_step: int = 1  # mini-batches that the update rule needs for what counts as one step
     batches: Tensor | None = None  # (rows,) mini-batches, where the round's budget says how many
+    taken: Tensor | None = None  # (rows,) mini-batches of the epoch that an earlier call took
 
     @classmethod
     def resolve(
@@ -141,6 +142,13 @@ class Batches:
         sizes = self.sizes[rows, :steps]
         return Batches(self.index[rows, :steps, : int(sizes.max())], sizes)
 
+    def after(self, taken: Tensor) -> Batches:
+        """Without the first so many steps of each row."""
+        steps = self.sizes.shape[1] - int(taken.min())
+        place = (taken[:, None] + torch.arange(steps)).clamp(max=self.sizes.shape[1] - 1)
+        index = self.index.gather(1, place[..., None].expand(-1, -1, self.index.shape[2]))
+        return Batches(index, self.sizes.gather(1, place))
+
 
 def local_steps(n_samples: Tensor, work: LocalWork) -> Tensor:
     """(rows,) number of mini-batches; rows without data take none."""
@@ -155,8 +163,15 @@ def local_steps(n_samples: Tensor, work: LocalWork) -> Tensor:
     return torch.where(n_samples > 0, steps * work.batches_per_step, 0)
 
 
-def draw_batches(stream: Stream, n_samples: Tensor, steps: Tensor, batch_size: int) -> Batches:
-    """Shuffle each row's samples in every epoch and cut them into batches, until its steps are done."""
+def draw_batches(
+    stream: Stream, n_samples: Tensor, steps: Tensor, batch_size: int, taken: Tensor | None = None
+) -> Batches:
+    """Shuffle each row's samples in every epoch and cut them into batches, until its steps are done.
+
+    taken: (rows,) batches of the first epoch that are left out.
+    """
+    if taken is not None and bool(taken.any()):
+        return draw_batches(stream, n_samples, taken + steps, batch_size).after(taken)
     rows, longest = len(n_samples), int(steps.max())
     batch_size = min(batch_size, int(n_samples.max()))
     per_epoch = _per_epoch(n_samples, batch_size)

@@ -294,13 +294,20 @@ class LearningNode:
         return local_steps(self.n_samples, plain)
 
     def _work(self, settings: dict[str, Any], share: float | Tensor, purpose: Purpose) -> LocalWork:
-        """As the call wants it or, with equal work, what is left of its share of the round's budget."""
+        """As the call wants it or, with equal work, what is left of its share of the round's budget.
+
+        It then goes on in the epoch where the calls before it stopped, so that all of them together see as
+        many samples as Local does, whose last batch of an epoch may be smaller.
+        """
         if purpose != "round" or self.training.work == "own":
             return LocalWork.resolve(self.training, self.round, settings, self.ids, self.rounds)
         own = {name: value for name, value in settings.items() if name not in ("epochs", "steps")}
         work = LocalWork.resolve(self.training, self.round, own, self.ids, self.rounds)
-        wanted = due(self._budget(), share, max(self.round, 0), work.batches_per_step)
-        return replace(work, batches=(wanted - self.work.trained).clamp(min=0))
+        budget, round, per_step = self._budget(), max(self.round, 0), work.batches_per_step
+        wanted = due(budget, share, round, per_step)
+        before = (until(budget, 1.0, round, per_step) + self.work.trained) % budget.clamp(min=1)
+        taken = before % epoch_batches(self.n_samples, work.training.batch_size)
+        return replace(work, batches=(wanted - self.work.trained).clamp(min=0), taken=taken)
 
     def _kept(self, work: LocalWork, params: Params, names: tuple[str, ...]) -> Memory | None:
         """What the optimiser of this call remembers from round to round; None: it starts afresh."""
@@ -352,7 +359,10 @@ class LearningNode:
             return
         steps, n_samples = torch.zeros_like(self.n_samples), self.n_samples
         steps[rows] = local_steps(n_samples, work)[rows]
-        self.work = self.work.and_then(steps, n_samples, work.training.batch_size, purpose == "round")
+        taken = torch.zeros_like(steps) if work.taken is None else work.taken
+        size = work.training.batch_size
+        seen = samples_in(taken + steps, n_samples, size) - samples_in(taken, n_samples, size)
+        self.work = self.work.and_then(steps, seen, purpose == "round")
 
     def _all_rows(self, rows: Tensor | None) -> Tensor:
         return torch.arange(self.rows) if rows is None else rows
@@ -428,18 +438,19 @@ class WorkDone:
     def none(cls, rows: int) -> WorkDone:
         return cls(*(torch.zeros(rows, dtype=torch.long) for _ in range(3)))
 
-    def and_then(self, steps: Tensor, n_samples: Tensor, batch_size: int, trained: bool) -> WorkDone:
-        """With the mini-batches of one more call; trained: it was the round's own training."""
-        return WorkDone(
-            self.gradient_steps + steps,
-            self.samples_seen + samples_in(steps, n_samples, batch_size),
-            self.trained + steps * trained,
-        )
+    def and_then(self, steps: Tensor, seen: Tensor, trained: bool) -> WorkDone:
+        """With the mini-batches and samples of one more call; trained: it was the round's own training."""
+        return WorkDone(self.gradient_steps + steps, self.samples_seen + seen, self.trained + steps * trained)
+
+
+def epoch_batches(n_samples: Tensor, batch_size: int) -> Tensor:
+    """(rows,) mini-batches of an epoch; 1 where there are no samples."""
+    return ((n_samples + batch_size - 1) // batch_size).clamp(min=1)
 
 
 def samples_in(steps: Tensor, n_samples: Tensor, batch_size: int) -> Tensor:
     """(rows,) samples in so many mini-batches from the start of an epoch, whose last may be smaller."""
-    per_epoch = ((n_samples + batch_size - 1) // batch_size).clamp(min=1)
+    per_epoch = epoch_batches(n_samples, batch_size)
     return steps // per_epoch * n_samples + (steps % per_epoch * batch_size).minimum(n_samples)
 
 
@@ -449,11 +460,12 @@ def due(budget: Tensor, share: float | Tensor, round: int, per_step: int = 1) ->
     per_step: mini-batches in what counts as one step. What rounding takes from a round it gives to another:
     of a budget of one mini-batch, two phases with half of it take turns.
     """
+    return until(budget, share, round + 1, per_step) - until(budget, share, round, per_step)
 
-    def until(round: int) -> Tensor:
-        return (budget.double() * share * round / per_step + 0.5).floor().long() * per_step
 
-    return until(round + 1) - until(round)
+def until(budget: Tensor, share: float | Tensor, round: int, per_step: int) -> Tensor:
+    """(rows,) mini-batches of all rounds before this one."""
+    return (budget.double() * share * round / per_step + 0.5).floor().long() * per_step
 
 
 def _added_up(values: Tensor) -> Tensor:

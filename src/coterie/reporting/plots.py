@@ -193,8 +193,10 @@ def _against_local(axes: Axes, gains: Gains, label: str) -> None:
     ):
         axes.vlines(place[better], local[better], mine[better], color=colour, lw=1, alpha=0.6)
         axes.scatter(place[better], mine[better], color=colour, marker=marker, s=size, label=name, zorder=3)
-    difference, unit = metric.text(gains.mean, signed=True), "points" if metric.percent else "better"
-    axes.set_title(f"{label}: {difference} {unit}, {gains.hurt} of {len(order)} {sides[1]}", fontsize=9)
+    difference = f"{metric.text(gains.mean, signed=True)} points"
+    if not metric.percent:
+        difference = f"{metric.text(abs(gains.mean))} {'better' if gains.mean >= 0 else 'worse'}"
+    axes.set_title(f"{label}: {difference}, {gains.hurt} of {len(order)} {sides[1]}", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _in_percent(axes, metric)
 

@@ -18,21 +18,23 @@ Result = Mapping[str, Any]
 Numbers = dict[str, list[Interval | None]]  # by metric: one for each algorithm
 
 
-def sheet_of(results: Mapping[str, Sequence[Result]], local: Sequence[Result]) -> Sheet:
-    """results: by algorithm, one for each seed; local: those of Local on the same seeds."""
+def sheet_of(results: Mapping[str, Sequence[Result]], local: Sequence[Result] | None = None) -> Sheet:
+    """results: by algorithm, one for each seed; local: those of Local on the same seeds, if there are any."""
+    first = next(iter(results.values()))
+    beside: Sequence[Result | None] = local or [None] * len(first)
     groups = [
-        [_measures(result, alone) for result, alone in zip(group, local, strict=True)]
+        [_measures(result, alone) for result, alone in zip(group, beside, strict=True)]
         for group in results.values()
     ]
     numbers: Numbers = {
         name: [_over_seeds([measures[name] for measures in group]) for group in groups]
         for name in groups[0][0]
     }
-    columns = _columns(list(results), numbers, Metric.of(local[0]))
-    return Sheet(_lines(list(results), numbers), columns, _caption(local))
+    columns = _columns(list(results), numbers, Metric.of(first[0]))
+    return Sheet(_lines(list(results), numbers), columns, _caption(first))
 
 
-def _measures(result: Result, local: Result) -> dict[str, float | None]:
+def _measures(result: Result, local: Result | None) -> dict[str, float | None]:
     name = Metric.of(result).name
     return {
         f"personal_{name}": mean_of(result, "personal_{}"),
@@ -74,8 +76,8 @@ def _columns(labels: Sequence[str], numbers: Numbers, metric: Metric) -> list[Co
     return [column for column in columns if any(cell is not None for cell in column.cells)]
 
 
-def _caption(local: Sequence[Result]) -> str:
-    first, seeds = local[0], len(local)
+def _caption(group: Sequence[Result]) -> str:
+    first, seeds = group[0], len(group)
     spread = f"mean and Student's 95 % interval over {seeds} seeds" if seeds > 1 else "one seed"
     what = f"{first['peers']} peers, {first['data']}, {first['partition']}, {first['model']}"
     return f"{what}, {first['rounds']} rounds; {spread}"

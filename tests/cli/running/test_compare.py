@@ -129,6 +129,14 @@ def test_the_demo(coterie: Command, folder: Path) -> None:
     assert "one seed" in done.stdout
     [made] = (folder / "runs").iterdir()
     assert made.name.startswith("demo-")
+    results = [json.loads(path.read_text()) for path in made.glob("*/result.json")]
+    work = {
+        one["algorithm"]: [one[f"{n}_per_peer"] for n in ("gradient_steps", "samples_seen")]
+        for one in results
+    }
+    assert {name for name in ALGORITHMS if work[name] != work["local"]} == {"pfedkd-wcl"}  # for its hub
+    assert "Equal local work: every peer takes" in done.stdout
+    assert done.stdout.count("≠") == 2  # in its row, and what the sign means
     assert {path.name for path in made.glob("*.png")} == {
         "learning_curves.png", "per_peer_accuracy.png", "who_learned_from_whom.png",
     }  # fmt: skip
@@ -187,6 +195,29 @@ def test_a_failed_comparison_goes_on_with_corrected_settings(
     assert [result["settings"] for result in json.loads(done.stdout)] == [{}, {"head_lr": 0.1}]
     again = coterie("compare", "--resume", "c", "--no-plots", "--json")
     assert _without_seconds(again.stdout) == _without_seconds(done.stdout)
+    shown = coterie("compare", "--resume", "c", "--no-plots", "--quiet").stdout
+    assert "dfedpgp(head_lr=0.1)" in shown  # what was run, not what was asked for first
+    assert "1e30" not in shown
+
+
+def test_seeds_of_one_row_have_the_same_settings(
+    coterie: Command, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second seed was interrupted: with another rate, the row would be a mean of unlike runs."""
+
+    def interrupt(self: Any, record: Any, history: Any) -> None:
+        if self.label == "d-psgd-s1":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Watcher, "round", interrupt)
+        coterie("compare", "--algorithms", "d-psgd", *small, "--seeds", "2", "--no-plots", "--run-dir", "c")
+    refused = coterie("compare", "--resume", "c", "--set", "training.lr=0.2")
+    assert refused.exit_code == 2
+    assert "d-psgd is finished for seed 0 with what it had" in refused.stderr
+    assert "leave out training.lr" in refused.stderr
+    other_threads = coterie("compare", "--resume", "c", "--set", "execution.workers=1", "--no-plots")
+    assert other_threads.exit_code == 0, other_threads.stderr
 
 
 def test_methods_train_equally_long_unless_the_user_says_otherwise(
@@ -205,7 +236,9 @@ def test_methods_train_equally_long_unless_the_user_says_otherwise(
     (config,) = (path.read_text() for path in (folder / "c").glob("kd-pdfl*/config.toml"))
     assert 'work = "equal"' in config
     assert "whatever exchange_every of kd-pdfl says" in config.splitlines()[0]
-    assert steps("--work", "own") == steps("--set", "training.work=own") == [local, 7 * 2]
+    assert steps("--work", "own", "--run-dir", "o") == steps("--set", "training.work=own") == [local, 7 * 2]
+    (config,) = (path.read_text() for path in (folder / "o").glob("kd-pdfl*/config.toml"))
+    assert "also up to exchange_every of kd-pdfl" in config.splitlines()[0]  # not one epoch, as it says below
     (folder / "e.toml").write_text('[training]\nwork = "own"\n')
     assert steps("--config", "e.toml") == [local, 7 * 2]
 

@@ -75,3 +75,28 @@ def test_a_run_is_not_resumed_with_another_network(
     assert "answers.py changed since the run in r" in refused.stderr
     write_network(folder, "learns")
     assert coterie(command, "--resume", "r", "--no-plots").exit_code == 0
+
+
+def test_a_table_after_editing_the_network_shows_the_new_one(
+    coterie: Command, own: list[str], folder: Path
+) -> None:
+    """`reproduce` with a table of one's own: old cells stay, and are found again after an undone edit."""
+    (folder / "table.toml").write_text(
+        'title = "t"\nsource = "s"\nshows = "s"\nsetting = "s"\n'
+        '[experiment]\ndata = "digits"\nmodel = "net.py:Net"\npeers = 4\nrounds = 8\n'
+        'execution = { executor = "looped" }\n[scales]\nsmoke = {}\nlaptop = {}\npaper = {}\n'
+        '[[columns]]\nname = "c"\n[[rows]]\nname = "local"\n'
+    )
+
+    def reproduced() -> float:
+        done = coterie("reproduce", "table.toml", "--jobs", "1", "--out", "o", "--no-plots", "--json")
+        assert done.exit_code == 0, done.stderr
+        lines = json.loads(done.stdout)[0]["tables"][0]["lines"]
+        return next(float(line[1].split()[0]) for line in lines if line[0] == "local")
+
+    learned = reproduced()
+    write_network(folder, "guesses")
+    guessed = reproduced()
+    assert learned > 50 > 30 > guessed
+    write_network(folder, "learns")
+    assert reproduced() == learned

@@ -36,12 +36,27 @@ def test_a_comparison_is_written_as_files(coterie: Command, small: list[str], fo
     assert "written: t.tex" in done.stderr
 
 
+def test_a_run_is_written_as_files(coterie: Command, small: list[str], folder: Path) -> None:
+    done = coterie("run", "--algorithm", "d-psgd", *small, "--no-plots", "--json", *FILES)
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    found = {line["metric"]: float(line["mean"]) for line in lines(folder / "t.csv")}
+    assert found["personal_accuracy"] == pytest.approx(result["personal_accuracy"]["mean"])
+    assert found["bytes_sent_per_peer"] == result["bytes_sent_per_peer"]
+    assert "gain_over_local" not in found  # there is no Local beside it
+    assert len(polars.read_parquet(folder / "t.parquet")) == len(found)
+    assert r"d-psgd & " in (folder / "t.tex").read_text()
+
+
 def test_a_sweep_is_written_as_files(coterie: Command, small: list[str], folder: Path) -> None:
     over = ("--over", "training.lr=0.01,0.1", "--out", "s")
     done = coterie("sweep", *small, *over, "--jobs", "1", *FILES)
     assert done.exit_code == 0, done.stderr
     assert {line["training.lr"] for line in lines(folder / "t.csv")} == {"0.01", "0.1"}
-    assert "training.lr & personal accuracy" in (folder / "t.tex").read_text()
+    text = (folder / "t.tex").read_text()
+    assert "training.lr & personal accuracy" in text
+    assert "% Best setting, chosen by TEST accuracy" in text  # the second table that is shown
+    assert text.count(r"\begin{tabular}") == 2
 
 
 def test_reproductions_are_written_as_files(coterie: Command, folder: Path) -> None:
@@ -62,7 +77,9 @@ def test_labels_are_written_as_files(coterie: Command, folder: Path) -> None:
     assert len(polars.read_parquet(folder / "t.parquet")) == 4
 
 
-@pytest.mark.parametrize("command", [("compare", "--algorithms", "d-psgd"), ("sweep", "--seeds", "2")])
+@pytest.mark.parametrize(
+    "command", [("run",), ("compare", "--algorithms", "d-psgd"), ("sweep", "--seeds", "2")]
+)
 def test_a_place_that_cannot_be_written_is_found_before_anything_runs(
     coterie: Command, small: list[str], folder: Path, command: tuple[str, ...]
 ) -> None:

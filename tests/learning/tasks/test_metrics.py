@@ -178,6 +178,22 @@ def test_of_classes_only_those_that_occur_count() -> None:
 
 
 OWN = """
+def within(y, predictions, bound: float):
+    return float((abs(y - predictions) < bound).mean())
+within.percent = True
+
+class Quantile:
+    higher_is_better = False
+
+    def __init__(self, share: float = 0.5):
+        self.share = share
+
+    def __call__(self, y, predictions):
+        return sorted(abs(y - predictions).flatten())[int(self.share * y.size)]
+
+class Mute:
+    pass
+
 def within_one(y, predictions):
     return float((abs(y - predictions) < 1).mean())
 within_one.percent = True
@@ -209,6 +225,41 @@ def test_ones_own_functions(tmp_path: Path) -> None:
         assert float(share) == pytest.approx((abs(y - z) < 1).mean(), abs=0.02)
     spread = run.result()["personal_worst_error"]
     assert spread["worst_decile"] == pytest.approx(max(spread["per_peer"]))
+
+
+def test_ones_own_functions_and_classes_take_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    names = ["within(0.5)", "within(bound=2)", "Quantile(0.9)", "Quantile"]
+    run, pairs = scored("regression", *(f"{file}:{name}" for name in names))
+    assert [run.metric.name, run.metric.percent] == ["within_0_5", True]
+    for peer, (y, z) in enumerate(pairs):
+        wrong = np.sort(abs(y - z), axis=None)
+        expected = {"within_0_5": (wrong < 0.5).mean(), "within_bound_2": (wrong < 2).mean()}
+        expected |= {"Quantile_0_9": wrong[int(0.9 * y.size)], "Quantile": wrong[y.size // 2]}
+        for name, value in expected.items():
+            found = float(run.scores_over_time(name)[-1][peer])
+            assert found == pytest.approx(value, rel=1e-4, abs=0.02), name
+    assert not scored("regression", f"{file}:Quantile(0.9)")[0].metric.higher_is_better
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("within", r"within' raised TypeError: .*missing 1 required positional argument: 'bound'"),
+        ("within(wide)", "bound must be float, not 'wide'"),
+        ("within(bond=1)", "has no argument 'bond'; did you mean bound"),
+        ("within(1,2)", "too many positional arguments"),
+        ("within(y=1)", "y is given by Coterie"),
+        ("Quantile(half)", "share must be float, not 'half'"),
+        ("Mute", r"give the class a method __call__\(self, y, predictions\)"),
+    ],
+)
+def test_arguments_of_metrics_that_cannot_be(name: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    with pytest.raises(ConfigError, match=words):
+        scored("regression", f"{file}:{name}")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from coterie.reporting import comparison, reproduction, reproduction_text
 from coterie.reporting.page.report import leave_report
 from coterie.reporting.tables import in_bytes, show
 from coterie.reporting.work import SIGN, said_below
-from coterie.results.exports import joined
+from coterie.results.exports import Column, Sheet, joined
 from coterie.results.reproduction import sheets_of
 from coterie.results.search import STUDY, parse_space, said_of_best, search
 from coterie.results.sweep import Sweep, run_cells
+
+_IN_THE_SHEET = ("results", "summary")  # the others follow it in LaTeX
 
 
 def work_off(title: str, cells: list[Cell], folder: Path, jobs: int | None, quiet: bool) -> dict[str, str]:
@@ -128,7 +131,8 @@ def report_sweep(
         note("note: no results.parquet; for that install polars, or pandas and pyarrow", quiet)
     else:
         note(f"written: {parquet}", quiet)
-    output.export(done.sheet())
+    others = [_latex(name, lines, swept, by) for name, lines in tables.items() if name not in _IN_THE_SHEET]
+    output.export(replace(done.sheet(), more="".join(f"\n{text}" for text in others)))
     if report := leave_report(folder):
         note(f"written: {report}", quiet)
     if output.json:
@@ -146,17 +150,8 @@ def report_sweep(
 def _shown(
     name: str, lines: list[dict[str, Any]], swept: list[comparison.Swept], by: comparison.Chooser
 ) -> Table:
-    metric, percent = comparison.main_metric(swept), comparison.in_percent(swept)
-    direction = "" if metric.higher_is_better else f"; {metric.better}"
-    titles = {
-        "summary": f"Mean over seeds with Student's 95 % interval ({metric.unit}{direction})",
-        "comparison": "Paired differences on the same seeds and splits, with their 95 % interval"
-        f" ({'points' if percent else metric.title}{direction})",
-        "targets": f"Until the mean personal {metric.title} reaches the target",
-        "chosen": comparison.choice_said(by, metric),
-    }
-    work = "" if name == "chosen" else comparison.work_said(swept)
-    title = "\n".join(part for part in (titles[name], work) if part)
+    percent = comparison.in_percent(swept)
+    title = _title(name, swept, by)
     table = Table(title=title, box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     columns = list(lines[0]) if lines else []
     for column in columns:
@@ -170,6 +165,30 @@ def _shown(
     if any(marks):
         table.caption = said_below("those of Local, or of the median where Local was not run,")
     return table
+
+
+def _title(name: str, swept: list[comparison.Swept], by: comparison.Chooser) -> str:
+    metric, percent = comparison.main_metric(swept), comparison.in_percent(swept)
+    direction = "" if metric.higher_is_better else f"; {metric.better}"
+    titles = {
+        "summary": f"Mean over seeds with Student's 95 % interval ({metric.unit}{direction})",
+        "comparison": "Paired differences on the same seeds and splits, with their 95 % interval"
+        f" ({'points' if percent else metric.title}{direction})",
+        "targets": f"Until the mean personal {metric.title} reaches the target",
+        "chosen": comparison.choice_said(by, metric),
+    }
+    work = "" if name == "chosen" else comparison.work_said(swept)
+    return "\n".join(part for part in (titles[name], work) if part)
+
+
+def _latex(
+    name: str, lines: list[dict[str, Any]], swept: list[comparison.Swept], by: comparison.Chooser
+) -> str:
+    """A table beside the summary, as it is shown."""
+    percent = comparison.in_percent(swept)
+    heads = list(lines[0]) if lines else []
+    columns = [Column(head, [_text(name, head, line[head], percent) for line in lines]) for head in heads]
+    return Sheet(lines, columns, _title(name, swept, by)).latex()
 
 
 def _text(table: str, column: str, value: Any, percent: bool) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from coterie.cli.completing import runs_there
 from coterie.cli.options import Asked, experiment_options
-from coterie.cli.output import Json, NoPlots, Output, Quiet
+from coterie.cli.output import Csv, Exports, Json, Latex, NoPlots, Output, Parquet, Quiet
 from coterie.cli.problems import note
 from coterie.errors import RunFolderError
 from coterie.experiments.runs import naming
@@ -64,9 +64,14 @@ def run(
     json: Json = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    latex: Latex = None,
     track: Track = None,
 ) -> None:
     """Run one experiment and show what the peers learned."""
+    exports = Exports(csv, parquet, latex)
+    exports.check()
     if resume is not None:
         asked.refuse_with("--resume", *(["--run-dir"] if run_dir else []))
         if not resume.is_dir():
@@ -82,4 +87,4 @@ def run(
 
     from coterie.cli.running import simulating  # PyTorch
 
-    simulating.run_and_show(experiment, folder, Output(json, quiet, not no_plots), track or [])
+    simulating.run_and_show(experiment, folder, Output(json, quiet, not no_plots, exports), track or [])

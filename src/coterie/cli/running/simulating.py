@@ -23,6 +23,7 @@ from coterie.experiments.setup.schema import Experiment
 from coterie.reporting import tables
 from coterie.reporting.page.report import leave_report
 from coterie.results.comparison import Comparison, run_plan
+from coterie.results.sheets import sheet_of
 from coterie.user_code import in_short
 
 
@@ -41,6 +42,7 @@ def run_and_show(
     else:
         tables.show(tables.summary([result]))
         _show_peers([[result]], [tables.label_of(result)])
+    output.export(sheet_of({tables.label_of(result): [result]}))
     leave_report(folder)
     alone = Comparison({tables.label_of(result): [done]})
     print_paths(alone.plot(folder) if output.plots else [], folder, output)

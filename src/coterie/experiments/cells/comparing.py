@@ -176,35 +176,69 @@ def in_own_folders(plan: list[Planned]) -> list[Planned]:
 def corrected(plan: list[Planned], said: dict[str, Any], folder: Path, say: Say) -> list[Planned]:
     """The plan with other settings for the runs that are not finished; says what changes.
 
-    A run that had begun gets a new folder: what it left behind is of other settings.
+    A run that had begun gets a new folder: what it left behind is of other settings. Its label says them.
     """
     if unfair := sorted(_THE_SAME_FOR_ALL & said.keys()):
         raise ConfigError(
             f"--resume: {', '.join(unfair)} must be the same for all runs of a comparison, and some may be "
             "finished; start another one"
         )
+    finished = [planned for planned in plan if (folder / planned.folder / "result.json").is_file()]
     result, taken = [], {planned.folder for planned in plan}
     for planned in plan if said else []:
-        place = folder / planned.folder
         experiment = planned.experiment
-        if not (place / "result.json").is_file():
+        if planned not in finished:
             experiment = resolve_to_run(merged(experiment.model_dump(mode="json"), said))
         changes = _changes(planned.experiment, experiment)
         if changes:
-            say(f"note: {planned.label}: {changes}")
-            begun = (place / "config.toml").exists()
+            shown = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changes.items())
+            say(f"note: {planned.label}: {shown}")
+            label = _relabelled(planned, experiment, changes, finished)
+            begun = (folder / planned.folder / "config.toml").exists()
             name = naming.first_free(planned.folder, taken.__contains__) if begun else planned.folder
             taken.add(name)
-            planned = Planned(planned.label, experiment, name)
+            planned = Planned(label, experiment, name)
         result.append(planned)
+    labels = [planned.label for planned in result]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ConfigError(f"--resume: with these settings there would be two of {twice[0]!r}")
     return result or plan
 
 
-def _changes(before: Experiment, after: Experiment) -> str:
-    """`training.lr 0.5 -> 0.1`, for each key that differs."""
+def _relabelled(
+    planned: Planned,
+    experiment: Experiment,
+    changes: Mapping[str, tuple[Any, Any]],
+    finished: list[Planned],
+) -> str:
+    """`dfedpgp(head_lr=0.1)` in the place of `dfedpgp(head_lr=1e30)`; other keys stand there, too."""
+    others = {
+        key: new for key, (_, new) in changes.items() if not key.startswith(("settings.", "execution."))
+    }
+    if not others and not any(key.startswith("settings.") for key in changes):
+        return planned.label
+    name, seed = _without_seed(planned)
+    if done := [one for one in finished if _without_seed(one)[0] == name]:
+        raise ConfigError(
+            f"--resume: {name} is finished for seed {done[0].experiment.seed} with what it had, and a mean "
+            f"over seeds is one of equal settings: leave out {', '.join(changes)}, or start another one"
+        )
+    said = ",".join(f"{key}={value}" for key, value in {**experiment.settings, **others}.items())
+    return f"{name.partition('(')[0]}({said}){seed}"
+
+
+def _without_seed(planned: Planned) -> tuple[str, str]:
+    """The name of the algorithm here, and what the label has behind it."""
+    seed = f"-s{planned.experiment.seed}"
+    name = planned.label.removesuffix(seed)
+    return name, seed if name != planned.label else ""
+
+
+def _changes(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
+    """What each key that differs had, and has now."""
     old, new = (_flat(one.model_dump(mode="json")) for one in (before, after))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} {old.get(key, 'not set')} -> {new.get(key, 'not set')}" for key in keys)
+    return {key: (old.get(key, "not set"), new.get(key, "not set")) for key in keys}
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

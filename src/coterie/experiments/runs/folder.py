@@ -30,7 +30,7 @@ from torch import Tensor
 from coterie.errors import OtherRunError, RunFolderError, RunInUseError
 from coterie.experiments.runs.reading import KeptRecords
 from coterie.experiments.runs.records import PEERS
-from coterie.experiments.setup.config import overruled, reads_files, resolve
+from coterie.experiments.setup.config import overruled, own_work, reads_files, resolve
 from coterie.experiments.setup.contents import contents, data_contents
 from coterie.experiments.setup.digest import what_matters
 from coterie.experiments.setup.schema import OWN_OBJECT, Experiment
@@ -254,12 +254,15 @@ def _refuse_used(path: Path) -> None:
 
 
 def _config(experiment: Experiment) -> str:
-    """The experiment, and a comment on settings that its local work does not follow."""
-    names = overruled(experiment)
+    """The experiment, and a comment where more than one of its keys seem to say how long a round trains."""
+    names = own_work(experiment)
     if not names:
         return experiment.to_toml()
-    whatever = f"whatever {', '.join(names)} of {experiment.algorithm} says"
-    comment = f'# training.work is "equal": the local steps of a round are those of Local, {whatever}.'
+    listed = f"{', '.join(names)} of {experiment.algorithm}"
+    comment = f"# How long a round trains is also up to {listed}; metrics.csv counts the steps."
+    if overruled(experiment):
+        whatever = f"whatever {listed} says"
+        comment = f'# training.work is "equal": the local steps of a round are those of Local, {whatever}.'
     return f"{comment}\n{experiment.to_toml()}"
 
 

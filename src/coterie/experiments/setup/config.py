@@ -142,8 +142,11 @@ def with_equal_work(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def overruled(experiment: Experiment) -> tuple[str, ...]:
     """The algorithm's settings that do not say how long it trains, since all methods get equal work."""
-    if experiment.training.work == "own":
-        return ()
+    return () if experiment.training.work == "own" else own_work(experiment)
+
+
+def own_work(experiment: Experiment) -> tuple[str, ...]:
+    """The algorithm's settings that say how long it trains, besides `training` or in its place."""
     facts: Facts = algorithms[experiment.algorithm].facts  # type: ignore[attr-defined]
     return facts.own_work
 

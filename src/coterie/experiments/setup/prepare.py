@@ -78,6 +78,7 @@ def prepare(experiment: Experiment, objects: Objects | None = None, *, trains: b
     trains: or only reads what was trained elsewhere, so that its device need not be here.
     """
     objects = objects or Objects()
+    _require_objects(experiment, objects)
     algorithm = guarded(experiment, objects.algorithm or build_algorithm(experiment))
     algorithm = InBytes(algorithm) if experiment.payload == "8-bit" else algorithm
     refuse_kept_memory(experiment, algorithm.facts)
@@ -115,6 +116,23 @@ def prepare(experiment: Experiment, objects: Objects | None = None, *, trains: b
             return network(experiment, objects.model, federation, task, tried, seed, other_of.get(node))
 
     return Prepared(experiment, algorithm, federation, module, topology, task, own, other_networks)
+
+
+def _require_objects(experiment: Experiment, objects: Objects) -> None:
+    """Say which Python objects a run was given that nobody passes now: a folder cannot hold them."""
+    missing = [
+        key
+        for key in ("data", "model", "topology")
+        if getattr(experiment, key) == OWN_OBJECT and getattr(objects, key) is None
+    ]
+    if objects.dealt is not None and "data" in missing:
+        missing.remove("data")
+    if missing:
+        raise ConfigError(
+            f"this run was given Python objects of your own, which its folder cannot hold: pass them again, "
+            f"{', '.join(f'{key}=...' for key in missing)}, to coterie.open(folder, ...) or to "
+            "coterie.simulate(resume_from=folder, ...)"
+        )
 
 
 def _check_stopping(experiment: Experiment, federation: Federation) -> None:

@@ -43,7 +43,7 @@ class EvaluationPlan(Section):
         default=None, ge=1, description="measure every so many rounds; default: about 50 times in a run"
     )
     global_accuracy: Literal["last", "always", "never"] = Field(
-        default="last", description="on the common test set"
+        default="last", description="when models are scored on the common test set, by the task's metrics"
     )
     global_samples: int = Field(default=1000, ge=0, description="size of the common, class-balanced test set")
 

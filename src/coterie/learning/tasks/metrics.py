@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +15,8 @@ from numpy.typing import NDArray
 from coterie.errors import ConfigError
 from coterie.learning.tasks.task import Task, WholeMetric, given
 from coterie.metric import Metric
-from coterie.registry import load_reference, nearest
-from coterie.user_code import is_file_reference
+from coterie.registry import call_user_code, fill, load_reference, nearest, parse_call
+from coterie.user_code import is_file_reference, reference_parts
 
 Array = NDArray[Any]
 
@@ -30,7 +33,7 @@ def scored_by(task: Task, names: Sequence[str]) -> Task:
 
 
 def metric_named(text: str, task: Task) -> Metric:
-    """`auc`, or `file.py:function` of (y, predictions)."""
+    """`auc`, or `file.py:function` of (y, predictions), which may have further arguments."""
     if is_file_reference(text):
         return _own(text)
     name = text.strip().lower().replace("-", "_")
@@ -52,13 +55,13 @@ def _own(reference: str) -> OwnMetric:
     function = load_reference(reference, "metric")
     if not callable(function):
         raise ConfigError(f"metric {reference!r} is {function!r}, not a function of (y, predictions)")
-    name = getattr(function, "__name__", "")
+    name, called = getattr(function, "__name__", ""), _with_arguments(function, reference)
     if not name.isidentifier() or name == "loss":
         raise ConfigError(f"metric {reference!r}: give the function a name that is not {name!r}")
 
     def of_all(y: Array, predictions: Array) -> float:
         try:
-            found = function(y, predictions)
+            found = called(y, predictions)
         except Exception as error:  # the user's own code, which may raise anything
             raise ConfigError(
                 f"metric {reference!r} raised {type(error).__name__}: {error}; it was given {given(y)} "
@@ -71,8 +74,38 @@ def _own(reference: str) -> OwnMetric:
                 f"metric {reference!r} must return a number, not {type(found).__name__}"
             ) from None
 
-    higher, percent = getattr(function, "higher_is_better", True), getattr(function, "percent", False)
-    return OwnMetric(name, bool(higher), bool(percent), of_all=of_all)
+    arguments = re.sub(r"\W+", "_", reference_parts(reference)[2]).strip("_")  # within(0.5): within_0_5
+    shown = f"{name}_{arguments}" if arguments else name
+    higher, percent = getattr(called, "higher_is_better", True), getattr(called, "percent", False)
+    return OwnMetric(shown, bool(higher), bool(percent), of_all=of_all)
+
+
+def _with_arguments(function: Callable[..., Any], reference: str) -> Callable[[Array, Array], Any]:
+    """What is called with y and predictions: the function, or with what `within(0.5)` says beside them.
+
+    Of a class, the object that it makes of these arguments.
+    """
+    shown, (_, positional, keywords) = f"metric {reference!r}", parse_call(reference, "metric")
+    if isinstance(function, type):
+        made = call_user_code(function, fill(function, shown, positional, keywords), reference)
+        if not callable(made):
+            raise ConfigError(f"{shown}: give the class a method __call__(self, y, predictions)")
+        return made
+    if not positional and not keywords:
+        return function
+    places = {"y": object(), "predictions": object()}
+    bound = fill(function, shown, positional, keywords, places)
+    takers = [key for place in places.values() for key, value in bound.arguments.items() if value is place]
+    if len(takers) < len(places):
+        raise ConfigError(f"{shown} must take y and predictions beside its arguments")
+
+    @functools.wraps(function)
+    def called(*two: Array) -> Any:
+        filled = {**bound.arguments, **dict(zip(takers, two, strict=True))}
+        arguments = inspect.BoundArguments(bound.signature, filled)
+        return function(*arguments.args, **arguments.kwargs)
+
+    return called
 
 
 def _sklearn() -> Any:
