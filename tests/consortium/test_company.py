@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lying import QUICK
 from peers_in_memory import Size, World
+from real_peers import Swarm, experiment, slow_model
 
 from coterie.errors import PeerError
 from coterie.testing import Cut, Faults, run_virtually
@@ -41,6 +43,26 @@ def test_after_a_power_failure_the_first_waits_for_the_others(tmp_path: Path) ->
         assert peer.metrics.alone == 0
         assert not any(report.alone for report in peers.reports[number])
         assert sum(report.skipped for report in peers.reports[number]) == 0
+
+
+@pytest.mark.slow
+def test_after_a_power_failure_processes_wait_too(tmp_path: Path) -> None:
+    """The first one is up long before the others: it learns nothing by itself, and all finish together."""
+    table = experiment(peers=3, rounds=15, model=slow_model(tmp_path / "model", 0.02))
+    with Swarm(tmp_path / "peers", table) as swarm:
+        swarm.start()
+        swarm.until(lambda: min(swarm.rounds()) >= 3, "three rounds of all")
+        for number in range(3):
+            swarm.kill(number)
+        before = swarm.rounds()
+        swarm.start(0)
+        swarm.until(lambda: "goes on after round" in swarm.log(0), "the first one is up")
+        time.sleep(8.0)  # after 4 s it used to play alone, a dozen rounds in a second
+        assert swarm.rounds() == before
+        swarm.start(1, 2)
+        swarm.finish()
+        assert swarm.rounds() == [15] * 3
+        assert [swarm.alone(number) for number in range(3)] == [0, 0, 0]
 
 
 def test_a_quorum_is_enough_after_a_restart(tmp_path: Path) -> None:
