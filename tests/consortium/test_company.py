@@ -140,6 +140,20 @@ def test_who_may_be_alone_is_and_counts_it(tmp_path: Path) -> None:
     assert alone == list(range(alone[0], SIZE.rounds)), "from when the others vanished"
 
 
+def test_a_process_that_was_alone_says_so_when_it_ends(tmp_path: Path) -> None:
+    table = experiment(peers=2, rounds=12, model=slow_model(tmp_path / "model", 0.03))
+    with Swarm(tmp_path / "peers", table, {"alone": True, "suspect_after": 1.5, "deadline": 10.0}) as swarm:
+        swarm.start()
+        swarm.until(lambda: min(swarm.rounds()) >= 2, "two rounds of both")
+        swarm.kill(1)
+        swarm.finish(0, cut_off=[0])  # exit code 3, as its records say
+        assert swarm.round(0) == 12
+        assert swarm.alone(0) == 12 - len([one for one in swarm.records(0) if not one.get("alone")]) >= 3
+        swarm.start(0)  # again, when there is nothing more to do
+        swarm.finish(0, cut_off=[0])
+        assert "has finished its 12 rounds already" in swarm.log(0)
+
+
 def test_the_last_of_all_finishes_by_itself(tmp_path: Path) -> None:
     """At their own pace the others may be done long before: nobody will come back."""
     peers = world(tmp_path, in_step=False)

@@ -290,7 +290,7 @@ def test_a_vector_times_a_thousand(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_collector_that_asks_pairs_of_changing_groups(tmp_path: Path) -> None:
-    """sum{0,1,2,3} - sum{0,1,2} = 3 where models stand still: it has the first, nothing more, and is named."""
+    """sum{0,1,2,3} - sum{0,1,2} = 3 where models stand still: it has the first, no more, and is named."""
     table = experiment(
         "random-gossip", rounds=4, settings={"peers": 4}, privacy={"alike": 1.0}, topology="full"
     )
