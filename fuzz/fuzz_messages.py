@@ -17,8 +17,8 @@ from typing import Any
 import atheris
 import torch
 
-with atheris.instrument_imports(include=["coterie.peer.network", "coterie.peer.exchange.seal_bodies"]):
-    from coterie.peer.exchange import seal_bodies
+with atheris.instrument_imports(include=["coterie.peer.network", "coterie.peer.exchange.sealed.bodies"]):
+    from coterie.peer.exchange.sealed import bodies as seal_bodies
     from coterie.peer.network import connection, messages
 
 from coterie.errors import RefusedError

@@ -19,27 +19,24 @@ import torch
 with atheris.instrument_imports(
     include=["coterie.peer.exchange", "coterie.peer.trust.cards", "coterie.protocol.secure_sum"]
 ):
-    from coterie.peer.exchange import committed, seal_bodies
-    from coterie.peer.exchange.sealing import Sealing
+    from coterie.peer.exchange import committed
+    from coterie.peer.exchange.sealed import bodies as seal_bodies
+    from coterie.peer.exchange.sealed.sealing import Sealing
+    from coterie.peer.exchange.sealed.vouching import sums_of
     from coterie.peer.trust import cards
 
 from coterie.errors import CoterieError
 from coterie.peer.exchange.membership import Position
 from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.sealed.party import Party
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import (
-    Hello,
-    SealStep,
-    SumNotice,
-    Whereabouts,
-    decode_head,
-    encode_head,
-)
-from coterie.peer.notices import Notices
+from coterie.peer.network.messages import Claim, Had, SealStep, Voucher, decode_head, encode_head
 from coterie.protocol.ledger import Ledger
 
 STEPS = ("measure", "advertise", "share", "mask", "unmask")
 GROUP, COLLECTOR, PLACE = (1, 2, 3), 9, Position(3, 1)
+HAD = (Had(members=(1, 2, 3, 4), rounds=(1, 2)),)
+CLAIM = Claim(sender="peer-9", round=3, slot=1, session="ab" * 16, members=GROUP, had=HAD)
 
 
 class Nobody:
@@ -50,16 +47,15 @@ class Nobody:
 
 
 def member(number: int) -> Sealing:
-    made = Sealing(
+    party = Party(
         f"peer-{number}",
         number,
         transport=None,  # type: ignore[arg-type]  # a member only answers
         membership=Nobody(),  # type: ignore[arg-type]
         changed=Signal(),
         metrics=Metrics(),
-        patience=1.0,
-        at=lambda: PLACE,
     )
+    made = Sealing(party, patience=1.0, at=lambda: PLACE)
     made.open(PLACE, torch.linspace(-1, number, 5), {COLLECTOR})
     return made
 
@@ -87,7 +83,9 @@ def bodies_until(step: str, members: dict[int, Sealing]) -> dict[int, bytes]:
                 for n in GROUP
             }
         elif name == "mask":
-            bodies = dict.fromkeys(GROUP, seal_bodies.pack_survivors(list(GROUP)))
+            for n in GROUP:
+                members[n].vouching.answer(COLLECTOR, CLAIM, PLACE.round)
+            bodies = dict.fromkeys(GROUP, seal_bodies.pack_claim(CLAIM, dict.fromkeys(GROUP, b"")))
     return bodies
 
 
@@ -105,7 +103,7 @@ def answers(data: bytes) -> None:
     for read in (
         seal_bodies.Advertised.unpack,
         seal_bodies.unpack_reveal,
-        seal_bodies.unpack_survivors,
+        seal_bodies.unpack_claim,
         seal_bodies.unpack_letters,
         lambda body: seal_bodies.unpack_shared(body, GROUP, 1),
         lambda body: seal_bodies.unpack_words(body, 5),
@@ -131,16 +129,18 @@ def begun(data: bytes) -> None:
 
 
 def told(data: bytes) -> None:
-    """What members say of others' sums: any two say the same, and a sum is asked for."""
+    """What a collector claims, and what members say of its sums; then a sum is asked for."""
     said = decode_head(data)
-    if isinstance(said, Hello):
-        ledger = Ledger()
-        notices = Notices(0, ledger, lambda: 3)
-        for teller in (1, 2, 3):
-            notices.told(teller, said.sums)
-        ledger.refusal(COLLECTOR, 3, GROUP)
+    if isinstance(said, Claim):
+        asked = member(1)
+        asked.vouching.answer(COLLECTOR, said, PLACE.round)
+        had = asked.vouching.check(COLLECTOR, said, {1: b""})
+        asked.party.ledger.refusal(COLLECTOR, said.round, said.members, had)
         again = Ledger()
-        again.recall(ledger.tensors())
+        again.recall(asked.party.ledger.tensors())
+    elif isinstance(said, Voucher):
+        sums_of(said.missing)
+        seal_bodies.unpack_proof(said.proof)
 
 
 READERS = [step, answers, card, notes, begun, told]
@@ -164,15 +164,7 @@ def seeds() -> list[bytes]:
     for place, name in enumerate(STEPS):
         body = bodies_until(name, {number: member(number) for number in GROUP})[1]
         found += [b"\0" + bytes([place]) + body, b"\1" + body]
-    hello = Hello(
-        sender="bob",
-        number=1,
-        digest="0" * 64,
-        at=Whereabouts(address="h:1"),
-        round=3,
-        sums=(SumNotice(collector=9, round=2, slot=1, members=(1, 2, 3, 4)),),
-    )
-    found.append(b"\5" + encode_head(hello))
+    found += [b"\5" + encode_head(said) for said in (CLAIM, Voucher(sender="bob", missing=HAD))]
     return [*found, b'\2name = "bob"\nnumber = 1\naddress = "h:1"\ncertificate = "x"\nfingerprint = "y"\n']
 
 

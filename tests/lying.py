@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from peers_in_memory import SMALL, Size, World
 
 from coterie.errors import CoterieError
-from coterie.peer.network.messages import Body, Head, Parcel, TreeShape, decode_tree, encode_tree, shape_of
+from coterie.peer.exchange.sealed.bodies import decode_parts, encode_parts, pack_reveal, unpack_reveal
+from coterie.peer.network.messages import (
+    Body,
+    Head,
+    Parcel,
+    SealAnswer,
+    TreeShape,
+    decode_tree,
+    encode_tree,
+    shape_of,
+)
 from coterie.peer.network.serving import Handler
 from coterie.peer.process import Pace, Peer
 from coterie.protocol import Tree
@@ -21,6 +31,9 @@ QUICK = Pace(deadline=8.0, join=30.0, heartbeat=1.0, suspect_after=4.0, linger=6
 
 Lie = Callable[[Head, bytes], tuple[Head, bytes]]
 """From what a member would say, as a question or as an answer, to what it says."""
+
+Twist = Callable[[SealAnswer, bytes], tuple[SealAnswer, bytes]]
+"""The same for its answer to one step of a secure sum."""
 
 
 @dataclass
@@ -91,3 +104,32 @@ def model_shape() -> TreeShape:
     from coterie.testing import small_module
 
     return shape_of({name: value[None] for name, value in small_module().state_dict().items()})
+
+
+# --- twists of a secure sum ----------------------------------------------------------------------
+
+
+def other_body(change: Callable[[bytes], bytes]) -> Twist:
+    return lambda answer, body: (answer, change(body))
+
+
+def shared(change: Callable[[dict[str, bytes]], None]) -> Twist:
+    """Other boxes or promises; the names of the parts are those of `pack_shared`."""
+
+    def twist(answer: SealAnswer, body: bytes) -> tuple[SealAnswer, bytes]:
+        parts = decode_parts(body)
+        change(parts)
+        return answer, encode_parts(parts)
+
+    return twist
+
+
+def unreadable_boxes(parts: dict[str, bytes]) -> None:
+    for name in parts:
+        if name.startswith("box-"):
+            parts[name] = bytes(len(parts[name]))
+
+
+def wrong_shares(body: bytes) -> bytes:
+    reveal = unpack_reveal(body)
+    return pack_reveal(replace(reveal, seeds={number: share ^ 1 for number, share in reveal.seeds.items()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from coterie.errors import SecureSumError
-from coterie.peer.exchange.seal_bodies import unpack_reveal
+from coterie.peer.exchange.sealed.bodies import unpack_reveal
 from coterie.peer.network.messages import SealAnswer, SealStep
 from coterie.testing import MemoryPeers
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lying import QUICK
 from peers_in_memory import Size, World
+from real_peers import Swarm, experiment, slow_model
 
 from coterie.errors import PeerError
 from coterie.testing import Cut, Faults, run_virtually
@@ -41,6 +43,26 @@ def test_after_a_power_failure_the_first_waits_for_the_others(tmp_path: Path) ->
         assert peer.metrics.alone == 0
         assert not any(report.alone for report in peers.reports[number])
         assert sum(report.skipped for report in peers.reports[number]) == 0
+
+
+@pytest.mark.slow
+def test_after_a_power_failure_processes_wait_too(tmp_path: Path) -> None:
+    """The first one is up long before the others: it learns nothing by itself, and all finish together."""
+    table = experiment(peers=3, rounds=15, model=slow_model(tmp_path / "model", 0.02))
+    with Swarm(tmp_path / "peers", table) as swarm:
+        swarm.start()
+        swarm.until(lambda: min(swarm.rounds()) >= 3, "three rounds of all")
+        for number in range(3):
+            swarm.kill(number)
+        before = swarm.rounds()
+        swarm.start(0)
+        swarm.until(lambda: "goes on after round" in swarm.log(0), "the first one is up")
+        time.sleep(8.0)  # after 4 s it used to play alone, a dozen rounds in a second
+        assert swarm.rounds() == before
+        swarm.start(1, 2)
+        swarm.finish()
+        assert swarm.rounds() == [15] * 3
+        assert [swarm.alone(number) for number in range(3)] == [0, 0, 0]
 
 
 def test_a_quorum_is_enough_after_a_restart(tmp_path: Path) -> None:
@@ -116,6 +138,20 @@ def test_who_may_be_alone_is_and_counts_it(tmp_path: Path) -> None:
     alone = [report.round for report in peers.reports[0] if report.alone]
     assert first.metrics.alone == len(alone) >= 4
     assert alone == list(range(alone[0], SIZE.rounds)), "from when the others vanished"
+
+
+def test_a_process_that_was_alone_says_so_when_it_ends(tmp_path: Path) -> None:
+    table = experiment(peers=2, rounds=12, model=slow_model(tmp_path / "model", 0.03))
+    with Swarm(tmp_path / "peers", table, {"alone": True, "suspect_after": 1.5, "deadline": 10.0}) as swarm:
+        swarm.start()
+        swarm.until(lambda: min(swarm.rounds()) >= 2, "two rounds of both")
+        swarm.kill(1)
+        swarm.finish(0, cut_off=[0])  # exit code 3, as its records say
+        assert swarm.round(0) == 12
+        assert swarm.alone(0) == 12 - len([one for one in swarm.records(0) if not one.get("alone")]) >= 3
+        swarm.start(0)  # again, when there is nothing more to do
+        swarm.finish(0, cut_off=[0])
+        assert "has finished its 12 rounds already" in swarm.log(0)
 
 
 def test_the_last_of_all_finishes_by_itself(tmp_path: Path) -> None:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lying import QUICK
+from lying import QUICK, Liars
 from peers_in_memory import Size, World, simulated, simulation_of
-from pydantic import ValidationError
 
 import coterie
 from coterie.catalogue import algorithms
-from coterie.errors import ConfigError, DamagedRunError
+from coterie.errors import ConfigError, DamagedRunError, RefusedError, SecureSumError
 from coterie.peer.exchange.membership import Position
-from coterie.peer.exchange.sealing import Allowed
-from coterie.peer.network.messages import SumNotice
-from coterie.peer.notices import Notices
+from coterie.peer.exchange.metrics import Metrics
+from coterie.peer.exchange.sealed.party import Party
+from coterie.peer.exchange.sealed.sealing import Allowed
+from coterie.peer.exchange.sealed.vouching import MOST_IN_A_ROUND, Vouching
+from coterie.peer.exchange.signal import Signal
+from coterie.peer.network.messages import Claim, Had, Head, Voucher
 from coterie.peer.process import Peer
+from coterie.peer.trust.cards import card_of
+from coterie.peer.trust.identity import Identity
+from coterie.peer.trust.roster import Roster
+from coterie.peer.trust.settings import PeerSettings
 from coterie.protocol import Exchange, Links
 from coterie.protocol.ledger import Bound, Ledger, Sum, opened_shares
 from coterie.simulation.checkpoint import load_checkpoint, save_checkpoint
@@ -205,31 +213,69 @@ def test_a_resumed_simulation_remembers_its_sums(tmp_path: Path) -> None:
 
 
 class Greedy(World):
-    """The last peer asks in each round for the group that it likes, and its own ledger lets it."""
+    """The last peer asks in each round for the group that it likes, and its own ledger lets it.
 
-    def __init__(self, folder: Path, peers: int, groups: Sequence[Sequence[int]], bound: Bound) -> None:
+    A round may also have several groups. tells: whether its claims say what it had.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        peers: int,
+        groups: Sequence[Sequence[Sequence[int]]],
+        bound: Bound,
+        tells: bool = True,
+    ) -> None:
         size = Size(peers, len(groups), samples=6)
-        made = algorithms["random-gossip"](peers=max(map(len, groups)))
-        super().__init__(made, folder, size, bound=bound, pace=QUICK, busy=4.0)
-        self.groups, self.liar = groups, peers - 1
+        made = algorithms["random-gossip"](peers=max(len(group) for asked in groups for group in asked))
+        super().__init__(made, folder, size, bound=bound, pace=QUICK)
+        self.groups, self.liar, self.tells = groups, peers - 1, tells
+        self.got: list[Sum] = []
 
     def _peer(self, number: int) -> Peer:
         peer = super()._peer(number)
         if number != self.liar:
             return peer
-        peer.sealing.collecting.ledger = Ledger(Bound(opened=1.0))
+        ledger = (Ledger if self.tells else Silent)(Bound(opened=1.0))
+        collecting = peer.sealing.collecting
+        collecting.party = replace(collecting.party, ledger=ledger)
         plain = peer.post.exchange
 
+        async def sum_over(group: Sequence[int], at: Position) -> None:
+            until = asyncio.get_running_loop().time() + QUICK.deadline
+            try:
+                await collecting.sum(list(group), at, until, peer.sealing._offer.vector, len(group))
+            except SecureSumError:
+                return
+            self.got.append(Sum(at.round, frozenset(group)))
+
         async def exchange(exchange: Exchange, at: Position, *, repeated: bool) -> Any:
-            """The question goes to the group, and so does the demand for its sum."""
-            group = torch.tensor(self.groups[at.round])
-            wanted = Links(torch.zeros_like(group), group)
-            if exchange.sealed:
+            """The question goes to the groups, and so does the demand for their sums."""
+            asked = self.groups[at.round]
+            everyone = torch.tensor(sorted({number for group in asked for number in group}))
+            wanted = Links(torch.zeros_like(everyone), everyone)
+            if not exchange.sealed:
+                return await plain(_with(exchange, to=wanted), at, repeated=repeated)
+            collect = peer.sealing.collect
+
+            async def all_of_them(*args: Any) -> None:
+                await asyncio.gather(*(sum_over(group, at) for group in asked))
+
+            peer.sealing.collect = all_of_them  # type: ignore[method-assign,assignment]
+            try:
                 return await plain(_with(exchange, expect=wanted), at, repeated=repeated)
-            return await plain(_with(exchange, to=wanted), at, repeated=repeated)
+            finally:
+                peer.sealing.collect = collect  # type: ignore[method-assign]
 
         peer.post.exchange = exchange  # type: ignore[method-assign]
         return peer
+
+
+class Silent(Ledger):
+    """Of a collector that says nothing of what it had."""
+
+    def had(self, collector: int, round: int) -> list[Sum]:
+        return []
 
 
 def _with(exchange: Exchange, **changes: Any) -> Exchange:
@@ -242,91 +288,193 @@ def most_opened(had: Sequence[Sum], alike: float) -> float:
     return max(max(opened_shares(window, alike).values()) for window in windows if window)
 
 
-def asked(groups: Sequence[Sequence[int]]) -> list[Sum]:
-    return [Sum(round, frozenset(group)) for round, group in enumerate(groups)]
+def asked(groups: Sequence[Sequence[Sequence[int]]]) -> list[Sum]:
+    return [Sum(round, frozenset(group)) for round, several in enumerate(groups) for group in several]
 
 
 def test_a_collector_that_asks_pairs_of_changing_groups_is_refused_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """sum{0,1,2,3} - sum{0,1,2} = 3, and again, until drift no longer hides it."""
-    groups = [[0, 1, 2, 3], [0, 1, 2]] * 3
+    groups = [[[0, 1, 2, 3]], [[0, 1, 2]]] * 3
     assert most_opened(asked(groups), 0.9) > 0.75
     world = Greedy(tmp_path, 5, groups, Bound())
     ends = run_virtually(world.play_with([]))
     assert set(ends.values()) == {None}
-    liar = world.peers_by_number[4]
-    assert 0 < liar.metrics.sealed_sums < len(groups)
+    assert 0 < len(world.got) < len(groups)
+    assert most_opened(world.got, 0.9) <= 0.75
     for member in (0, 1, 2):
         peer = world.peers_by_number[member]
         assert peer.metrics.overdrawn.keys() == {"peer-4"}
-        assert most_opened(peer.node.ledger._sums[4], 0.9) <= 0.75
     said = [text for text in caplog.messages if "peer-4 gets no sum: with the" in text]
     assert said
     assert all("of the model of member 3, and 75% is agreed" in text for text in said)
 
 
-def test_members_tell_each_other_of_sums_without_them(tmp_path: Path) -> None:
-    """0 = sum{0..6} - sum{4,5,6} - sum{1,2,3}, and nobody of the last group was in the second."""
-    groups = [[0, 1, 2, 3, 4, 5, 6], [4, 5, 6], [1, 2, 3]]
-    assert most_opened(asked(groups), 1.0) == pytest.approx(1)
-    world = Greedy(tmp_path, 8, groups, STILL)
+# 0 = sum{0..6} - sum{4,5,6} - sum{1,2,3}, and nobody of the last group was in the second.
+WITHOUT_THEM = [[[0, 1, 2, 3, 4, 5, 6]], [[4, 5, 6]], [[1, 2, 3]]]
+
+
+def test_members_know_of_sums_without_them_however_quick_the_rounds_are(tmp_path: Path) -> None:
+    """All rounds are over before the second heartbeat: what members know they do not have from those."""
+    assert most_opened(asked(WITHOUT_THEM), 1.0) == pytest.approx(1)
+    world = Greedy(tmp_path, 8, WITHOUT_THEM, STILL)
     run_virtually(world.play())
-    liar = world.peers_by_number[7]
-    assert (liar.metrics.sealed_sums, liar.metrics.sealed_failures) == (2, 1)
+    assert sum(report.seconds for report in world.reports[0]) < QUICK.heartbeat
+    assert world.got == asked(WITHOUT_THEM[:2])
     assert all(world.peers_by_number[n].metrics.overdrawn == {"peer-7": 1} for n in (1, 2, 3))
 
 
-def notice(members: Sequence[int], round: int = 3, collector: int = 9, slot: int = 1) -> SumNotice:
-    return SumNotice(collector=collector, round=round, slot=slot, members=tuple(members))
+def test_a_collector_that_hides_what_it_had_gets_nothing_more_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Greedy(tmp_path, 8, WITHOUT_THEM, STILL, tells=False)
+    run_virtually(world.play())
+    assert world.got == asked(WITHOUT_THEM[:1])
+    said = (
+        "round 1: peer-7 does not say that it had the sum over peer-0, peer-1, peer-2, peer-3, peer-4, peer-5"
+    )
+    assert [text for text in caplog.messages if text.startswith(said)]
 
 
-def test_what_one_member_alone_says_is_not_believed() -> None:
-    ledger = Ledger(STILL)
-    notices = Notices(0, ledger, lambda: 4)
-    ledger.note(9, 2, [0, 1, 2, 3, 4])
-    for teller in (1, 1, 7, 9):  # again, no member, the collector itself
-        notices.told(teller, [notice([1, 2, 3, 4])])
-    assert not ledger.refusal(9, 4, [0, 1, 2, 3, 4])
-    notices.told(2, [notice([1, 2, 3, 4])])
-    assert "of the model of member 0" in ledger.refusal(9, 4, [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("tells", [True, False])
+def test_of_disjoint_groups_in_one_exchange_one_is_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tells: bool
+) -> None:
+    """Six others, of whom four must vouch for a sum: there are no four for the second."""
+    pairs = [[0, 1, 2], [3, 4, 5]]
+    world = Greedy(tmp_path, 7, [pairs, pairs, pairs], Bound(opened=1.0), tells)
+    ends = run_virtually(world.play_with([]))
+    assert set(ends.values()) == {None}
+    for round in range(3):
+        assert sum(one.round == round for one in world.got) <= 1
+    assert any("peer-6 wants a second sum in one exchange, over peer-" in text for text in caplog.messages)
+    overdrawn = [world.peers_by_number[n].metrics.overdrawn for n in range(6)]
+    assert {name for counts in overdrawn for name in counts} == {"peer-6"}
 
 
-def test_notices_are_bounded_and_expire() -> None:
-    ledger, now = Ledger(STILL), [12]
-    notices = Notices(0, ledger, lambda: now[0])
-    with pytest.raises(ValidationError):
-        notice([1, 2, 3], -1)
+def test_a_collector_that_was_restarted_is_told_of_its_sums(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Peer 0 forgets everything before its last round, and has that sum all the same: it may."""
+    world = World("random-gossip", tmp_path, Size(6, 4, 6), pace=QUICK, bound=Bound(opened=1.0))
+    plain = world._peer
+
+    def made(number: int) -> Peer:
+        peer = plain(number)
+        exchange = peer.post.exchange
+
+        async def forgetful(what: Exchange, at: Position, *, repeated: bool) -> Any:
+            if number == 0 and at == (3, 1):
+                peer.node.ledger._sums.clear()
+            return await exchange(what, at, repeated=repeated)
+
+        peer.post.exchange = forgetful  # type: ignore[method-assign]
+        return peer
+
+    world._peer = made  # type: ignore[method-assign]
+    run_virtually(world.play())
+    first = world.peers_by_number[0]
+    assert (first.metrics.sealed_sums, first.metrics.sealed_failures) == (4, 0)
+    assert [one.round for one in first.node.ledger.had(0, 3)] == [0, 1, 2, 3]
+    assert any("round 3: peer-0 does not say that it had the sum over" in text for text in caplog.messages)
+
+
+def test_what_one_member_alone_says_is_not_believed(tmp_path: Path) -> None:
+    """Peer 4 says of everyone that it had other sums, and vouches for nobody: the other three are enough."""
+
+    def lie(head: Head, body: bytes) -> tuple[Head, bytes]:
+        if isinstance(head, Voucher):
+            return head.model_copy(update={"missing": (Had(members=(1, 2, 3), rounds=(0,)),)}), body
+        return head, body
+
+    world = Liars("gossip-fedavg", tmp_path, Size(5, 3, 6), lies={4: lie})
+    run_virtually(world.play())
+    for peer in world.honest:
+        assert (peer.metrics.sealed_sums, peer.metrics.sealed_failures) == (3, 0)
+        assert {len(one.members) for one in peer.node.ledger.had(peer.number, 2)} == {4}
+
+
+def claim(members: Sequence[int], round: int = 3, slot: int = 1, session: str = "ab", **more: Any) -> Claim:
+    return Claim(
+        sender="peer-9", round=round, slot=slot, session=session * 16, members=tuple(members), **more
+    )
+
+
+def vouching(number: int = 0, others: Sequence[int] = (1, 2, 3, 9)) -> Vouching:
+    names = {n: SimpleNamespace(name=f"peer-{n}") for n in others}
+    membership: Any = SimpleNamespace(roster=lambda: names)
+    made: Any = None
+    return Vouching(
+        Party(f"peer-{number}", number, made, membership, Signal(), Metrics(), ledger=Ledger(STILL))
+    )
+
+
+def test_a_member_vouches_for_one_sum_in_an_exchange_and_says_what_it_knows() -> None:
+    member = vouching()
+    for _ in range(2):
+        assert not member.answer(9, claim([1, 2, 3]), now=3).missing
+    for other in (claim([1, 2, 3], session="cd"), claim([1, 2])):
+        with pytest.raises(RefusedError, match="one exchange has one secure sum"):
+            member.answer(9, other, now=3)
+    assert not member.answer(8, claim([1, 2, 3], session="cd"), now=3).missing, "of another collector"
+    had = Had(members=(1, 2, 3), rounds=(3,))
+    assert member.answer(9, claim([0, 1, 2], round=4), now=3).missing == (had,)
+    assert not member.answer(9, claim([0, 1, 2], round=4, had=(had,)), now=3).missing
+    assert not member.answer(9, claim([0, 1, 2], round=14), now=14).missing, "by now it is too long ago"
+
+
+def test_what_is_remembered_is_bounded_and_expires() -> None:
+    member = vouching()
     for far in (2, 14, 10**9):
-        for teller in (1, 2):
-            notices.told(teller, [notice([1, 2, 3], far)])
-    assert ledger.tensors() == {}
-    for collector in range(10, 900):
-        notices.told(1, [notice([1, 2, 3], 12, collector)])
-    assert len(notices._tellers) <= 400 + 1
-    notices.took_part(9, Position(12, 1), [0, 1, 2], False)
-    for collector in range(10, 200):
-        notices.took_part(collector, Position(12, 1), range(40), True)
-    told = notices.to_tell()
-    assert told[0].members == (0, 1, 2), "what nobody else can know comes first"
-    assert len(told) <= 100
-    assert sum(len(one.members) for one in told) <= 3000
-    now[0] = 30
-    assert notices.to_tell() == ()
-    assert not notices._tellers
+        with pytest.raises(RefusedError, match="this peer is in round 12"):
+            member.answer(9, claim([1, 2, 3], far), now=12)
+    for slot in range(MOST_IN_A_ROUND):
+        member.answer(9, claim([1, 2, 3], 12, slot), now=12)
+    with pytest.raises(RefusedError, match="more than 8 sums in round 12"):
+        member.answer(9, claim([1, 2, 3], 12, 99), now=12)
+    for round in range(13, 60):
+        had = Had(members=(1, 2, 3), rounds=tuple(range(round - 9, round)))
+        member.answer(9, claim([1, 2, 3], round, had=(had,)), now=round)
+    assert len(member._signed) <= STILL.rounds
+    assert len(member.party.ledger.had(9, 59)) <= STILL.rounds
+    many = tuple(Had(members=(n,), rounds=(59,)) for n in range(81))
+    with pytest.raises(SecureSumError, match="81 sums in 10 rounds"):
+        vouching(0, [1, 2, 9]).check(9, claim([1, 2, 3], 59, had=many), {1: b"", 2: b""})
 
 
-def test_two_sums_in_one_exchange_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Members of disjoint groups cannot know of each other before both have answered. Then it shows."""
-    ledger = Ledger(STILL)
-    notices = Notices(0, ledger, lambda: 4, lambda number: f"peer-{number}")
-    notices.took_part(9, Position(3, 1), [0, 1, 2], False)
-    for teller in (4, 5):
-        notices.told(teller, [notice([4, 5, 6])])
-    said = "round 3: peer-9 had two sums in one exchange, over peer-0, peer-1, peer-2 and over peer-4, peer-5"
-    assert [text for text in caplog.messages if text.startswith(said)] == [
-        f"{said}, peer-6; its account has both"
-    ]
+def test_masks_are_lifted_if_more_than_half_have_signed(tmp_path: Path) -> None:
+    """Five others; what the collector signs itself, or has of another claim, does not count."""
+    identities = {n: Identity.create(tmp_path / str(n), f"peer-{n}") for n in (1, 2, 3, 4, 9)}
+    member = vouching(0, list(identities))
+
+    Identity.create(tmp_path / "0", "peer-0")
+    roster = Roster.load(tmp_path / "0")
+    for number, identity in identities.items():
+        settings = PeerSettings(name=identity.name, number=number, listen=f"host:{1000 + number}")
+        roster.add(card_of(identity, settings))
+    member.party.verify = roster.verify
+    right, other = claim([1, 2, 3]), claim([1, 2, 4])
+
+    def proofs(of: Claim, *signers: int) -> dict[int, bytes]:
+        return {n: identities[n].sign(of.statement()) for n in signers}
+
+    assert member.check(9, right, proofs(right, 1, 2, 3)) == set()
+    for too_few in (
+        proofs(right, 1, 2),
+        proofs(right, 1, 2, 9),
+        {**proofs(right, 1, 2), 3: b""},
+        {**proofs(right, 1, 2), **proofs(other, 3)},
+        {**proofs(right, 1, 2), 3: proofs(right, 1)[1]},
+        {**proofs(right, 1, 2), 0: b""},  # it has not signed this one itself
+    ):
+        with pytest.raises(SecureSumError, match="2 of 5 members vouch for this sum, and 3 must"):
+            member.check(9, right, too_few)
+    member.answer(9, right, now=3)
+    assert member.check(9, right, {**proofs(right, 1, 2), 0: b""}) == set()
+    had = Had(members=(1, 2), rounds=(2, 4, 1000))
+    said = claim([1, 2, 3], had=(had,))
+    assert member.check(9, said, proofs(said, 1, 2, 3)) == {Sum(2, frozenset({1, 2}))}, "those that count"
 
 
 # --- which groups the algorithm allows -----------------------------------------------------------

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lying import QUICK
+from lying import QUICK, Twist, other_body, shared, unreadable_boxes, wrong_shares
 from peers_in_memory import Size, World
 
 from coterie.errors import SecureSumError
-from coterie.peer.exchange.collecting import LeftOut, judged
-from coterie.peer.exchange.seal_bodies import decode_parts, encode_parts, pack_reveal, unpack_reveal
+from coterie.peer.exchange.sealed.bodies import pack_reveal, unpack_reveal
+from coterie.peer.exchange.sealed.collecting import LeftOut, judged
 from coterie.peer.network.messages import Body, Head, SealAnswer, SealStep
 from coterie.peer.network.serving import Handler
 from coterie.peer.process import Peer
@@ -25,7 +24,6 @@ from coterie.testing import run_virtually
 
 SIZE = Size(peers=5, rounds=3, samples=6)
 LIAR = 4
-Twist = Callable[[SealAnswer, bytes], tuple[SealAnswer, bytes]]
 
 
 class Twisted(World):
@@ -57,21 +55,6 @@ def beyond(answer: SealAnswer, body: bytes) -> tuple[SealAnswer, bytes]:
     return answer.model_copy(update={"exponent": 64}), body
 
 
-def other_body(change: Callable[[bytes], bytes]) -> Twist:
-    return lambda answer, body: (answer, change(body))
-
-
-def shared(change: Callable[[dict[str, bytes]], None]) -> Twist:
-    """Other boxes or promises; the names of the parts are those of `pack_shared`."""
-
-    def twist(answer: SealAnswer, body: bytes) -> tuple[SealAnswer, bytes]:
-        parts = decode_parts(body)
-        change(parts)
-        return answer, encode_parts(parts)
-
-    return twist
-
-
 def without_a_box(parts: dict[str, bytes]) -> None:
     del parts[min(name for name in parts if name.startswith("box-"))]
 
@@ -86,12 +69,6 @@ def short_promise(parts: dict[str, bytes]) -> None:
 
 def something_else(parts: dict[str, bytes]) -> None:
     parts["more-4"] = b""
-
-
-def unreadable_boxes(parts: dict[str, bytes]) -> None:
-    for name in parts:
-        if name.startswith("box-"):
-            parts[name] = bytes(len(parts[name]))
 
 
 def false_promises(parts: dict[str, bytes]) -> None:
@@ -109,18 +86,13 @@ def false_seed(parts: dict[str, bytes]) -> None:
     parts["seed"] = bytes(32)
 
 
-def wrong_shares(body: bytes) -> bytes:
-    reveal = unpack_reveal(body)
-    return pack_reveal(replace(reveal, seeds={number: share ^ 1 for number, share in reveal.seeds.items()}))
-
-
 def fewer_shares(body: bytes) -> bytes:
     reveal = unpack_reveal(body)
     return pack_reveal(replace(reveal, seeds=dict(list(reveal.seeds.items())[1:])))
 
 
-# Named in the first round, left out in the second, named again in the third.
-NAMED_IN = 2
+# Named in the first round, and left out for as long as sums count.
+NAMED_IN = 1
 
 
 @pytest.mark.parametrize(
@@ -157,9 +129,22 @@ def test_a_member_that_lies_is_named_and_left_out_and_the_sum_is_found(
     named = [text for text in caplog.messages if text.startswith("what peer-4 sent is refused: ")]
     assert len(named) == 4 * NAMED_IN
     assert all(words in text for text in named)
-    for rounds in (1, 2):
-        said = f"peer-4 is left out of sealed sums for {rounds} rounds"
-        assert caplog.messages.count(said) == 4
+    assert caplog.messages.count("peer-4 is left out of sealed sums for 10 rounds") == 4
+
+
+def test_a_liar_whose_vector_is_in_the_sum_costs_no_later_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sums with and without it would tell its model, if it came back before the first one is forgotten."""
+    rounds = 13
+    world = Twisted(tmp_path, "unmask", other_body(wrong_shares), Size(peers=5, rounds=rounds, samples=6))
+    run_virtually(world.play_with([]))
+    for number in range(LIAR):
+        metrics = world.peers_by_number[number].metrics
+        assert (metrics.sealed_sums, metrics.sealed_failures) == (rounds, 0)
+        assert metrics.implausible == {"peer-4": 2}
+    for left_out in (10, 20):
+        assert caplog.messages.count(f"peer-4 is left out of sealed sums for {left_out} rounds") == 4
 
 
 def test_a_sum_that_a_liar_spoils_is_repeated_in_the_same_round(tmp_path: Path) -> None:
@@ -181,7 +166,7 @@ def test_who_gave_out_shares_of_another_seed_is_named(
     run_virtually(world.play_with([]))
     for number in range(LIAR):
         metrics = world.peers_by_number[number].metrics
-        assert (metrics.sealed_sums, metrics.sealed_failures) == (1, 2)
+        assert (metrics.sealed_sums, metrics.sealed_failures) == (2, 1)
         assert metrics.implausible == {"peer-4": NAMED_IN}
     assert any("are not those of the seed that it promised" in text for text in caplog.messages)
 
@@ -228,7 +213,7 @@ def test_nonsense_complaints_name_the_plaintiff(tmp_path: Path) -> None:
 
 
 def test_the_time_of_being_left_out_doubles() -> None:
-    left_out, absent, round = LeftOut(), [], 0
+    left_out, absent, round = LeftOut(3), [], 0
     for _ in range(9):
         rounds = left_out.lied(7, round)
         assert left_out.lied(7, round) == 0, "one lie of a round counts"
@@ -240,7 +225,8 @@ def test_the_time_of_being_left_out_doubles() -> None:
         assert not left_out.now(8, round + 1)
         absent.append(rounds)
         round += rounds + 1
-    assert absent == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    assert absent == [3, 6, 12, 24, 48, 64, 64, 64, 64]
+    assert [LeftOut(100).lied(7, 0), LeftOut(1).lied(7, 0)] == [100, 1]
 
 
 def test_sums_that_never_open_are_a_warning_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,14 +21,16 @@ from revealed_shares import revealed
 
 from coterie.errors import CoterieError
 from coterie.peer.network.messages import (
+    Claim,
     Finding,
+    Had,
     Head,
     Hello,
     Inquiry,
     Parcel,
     SealAnswer,
     SealStep,
-    SumNotice,
+    Voucher,
     Whereabouts,
     decode_head,
     encode_head,
@@ -63,7 +65,6 @@ def bent(rng: random.Random, body: bytes) -> bytes:
 
 
 def about_itself(rng: random.Random, head: Hello) -> Hello:
-    forged = SumNotice(collector=rng.randrange(PEERS), round=max(0, head.round), slot=1, members=(LIAR, 4, 0))
     return rng.choice(
         [
             changed(head, round=rng.choice((-1, 2, 299, 10**9))),
@@ -72,7 +73,6 @@ def about_itself(rng: random.Random, head: Hello) -> Hello:
             changed(head, lend=True),
             changed(head, digest="1" * 64),
             changed(head, number=rng.randrange(PEERS)),
-            changed(head, sums=(forged,) * rng.choice((1, 100))),
             changed(head, addresses={f"peer-{n}": Whereabouts(address="nowhere:1") for n in range(PEERS)}),
         ]
     )
@@ -97,6 +97,25 @@ def as_member(rng: random.Random, head: SealAnswer) -> SealAnswer:
     return changed(head, exponent=rng.choice((-64, 10, 64)), accused=rng.choice(((), accused)))
 
 
+def about_sums(rng: random.Random, head: Claim) -> Claim:
+    """It hides sums that it had, or claims another one, perhaps in the same exchange."""
+    group = tuple(sorted(rng.sample([n for n in range(PEERS) if n != LIAR], 3)))
+    return rng.choice(
+        [
+            changed(head, had=()),
+            changed(head, members=group),
+            changed(head, session=rng.randbytes(16).hex(), members=group),
+            changed(head, round=max(0, head.round + rng.choice((-1, 1, 10**6)))),
+        ]
+    )
+
+
+def about_others(rng: random.Random, head: Voucher) -> Voucher:
+    """It vouches for nobody: it says that there were other sums."""
+    false = Had(members=(0, 1, 2), rounds=(0,))
+    return changed(head, missing=rng.choice(((), (false,), (false,) * 100)))
+
+
 def liar(seed: int) -> Lie:
     """It lies in every second message or so: in the head, in the body, or in both."""
     rng = random.Random(f"lies-{seed}")
@@ -105,6 +124,8 @@ def liar(seed: int) -> Lie:
         Hello: about_itself,
         SealStep: as_collector,
         SealAnswer: as_member,
+        Claim: about_sums,
+        Voucher: about_others,
         Parcel: lambda rng, head: changed(head, round=head.round + rng.choice((-2, 1, 10**6))),
         Inquiry: lambda rng, head: changed(head, round=rng.choice((0, 10**6))),
         Finding: lambda rng, head: changed(head, taken=rng.choice((True, False, None))),

@@ -36,12 +36,14 @@ from coterie.peer.exchange.membership import (
 from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.patience import Patience
 from coterie.peer.exchange.post import Post
-from coterie.peer.exchange.sealing import Sealing
+from coterie.peer.exchange.sealed.party import Party
+from coterie.peer.exchange.sealed.sealing import Sealing
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.gazette import MOST_NEWS, Agreement, Bulletin, Gazette, NoNews
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import (
     Body,
+    Claim,
     Finding,
     Head,
     Hello,
@@ -52,7 +54,6 @@ from coterie.peer.network.messages import (
     SealStep,
     Terms,
 )
-from coterie.peer.notices import Notices
 from coterie.peer.passage import NEVER, Passage
 from coterie.peer.suspicion import Suspicion
 from coterie.peer.turn import Measured, RoundReport, Turn, Work, own_thread
@@ -145,7 +146,6 @@ class Peer:
             Patience(self.pace.deadline, self.pace.misses, self.pace.suspect_after, self._name),
             self.lending,
             self.parts,
-            lambda number, sums: self.notices.told(number, sums),
         )
         waiting = Waiting(self.pace.join, self.alone, self.quorum)
         self.company = Company(self.membership, self._changed, waiting, self._name)
@@ -156,7 +156,6 @@ class Peer:
         self.holdings = Holdings(self.journal)
         self.mailbox = self._mailbox()
         self.mailbox.begin(Position(self.journal.round, 0))
-        self.notices = Notices(self.number, self.node.ledger, lambda: self.mailbox.at.round, self._name)
         self.sealing = self._sealing()
         self.doubts = Doubts(self.name, self.journal, self.membership, self.transport, self.metrics)
         self.post = self._post()
@@ -170,21 +169,20 @@ class Peer:
         return FreeMailbox(self.holdings, self._changed, patience, self.staleness, self.rounds)
 
     def _sealing(self) -> Sealing:
-        return Sealing(
+        party = Party(
             self.name,
             self.number,
             self.transport,
             self.membership,
             self._changed,
             self.metrics,
-            self.pace.deadline,
-            lambda: self.mailbox.at,
             self.sign,
             self.verify,
             lambda number, text: self.suspicion.accuse(number, self.journal.round, text),
             self.node.ledger,
-            self.notices.took_part,
+            lambda round: self.topology.present(round).nonzero().flatten().tolist(),
         )
+        return Sealing(party, self.pace.deadline, lambda: self.mailbox.at)
 
     def _post(self) -> Post:
         return Post(
@@ -252,6 +250,8 @@ class Peer:
         if isinstance(head, SealStep):
             content = body if isinstance(body, bytes) else body.read_bytes()
             return self.sealing.take(member.number, head, content)
+        if isinstance(head, Claim):
+            return self.sealing.vouching.answer(member.number, head, self.mailbox.at.round), b""
         if isinstance(head, News):
             return self.gazette.answer(body)
         raise RefusedError("unexpected", f"a {head.kind} is an answer, not a question")
@@ -280,7 +280,6 @@ class Peer:
             news=self.bulletin.digest,
             missing=self.membership.missing(),
             addresses=self.membership.addresses(wanted),
-            sums=self.notices.to_tell(),
         )
 
     # --- the rounds ------------------------------------------------------------------------------

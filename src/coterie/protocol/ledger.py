@@ -89,12 +89,16 @@ class Ledger:
     bound: Bound = field(default_factory=Bound)
     _sums: dict[int, list[Sum]] = field(default_factory=dict)  # by collector, oldest first
 
-    def refusal(self, collector: int, round: int, members: Iterable[int]) -> str:
-        """Why a collector must not have this sum beside those that it had; empty if it may."""
+    def refusal(self, collector: int, round: int, members: Iterable[int], more: Iterable[Sum] = ()) -> str:
+        """Why a collector must not have this sum beside those that it had; empty if it may.
+
+        more: sums that it had, and of which this ledger may not know.
+        """
         asked = Sum(round, frozenset(members))
         if len(asked.members) < self.bound.smallest:
             return too_small(len(asked.members), self.bound.smallest)
-        counted = [*self._counted(collector, round), asked]
+        had = dict.fromkeys((*self.had(collector, round), *more))
+        counted = [*(one for one in had if one != asked), asked]
         if all(one.members == asked.members for one in counted):
             return ""  # however often one group is asked, no model stands out
         shares = opened_shares(counted, self.bound.alike)
@@ -108,11 +112,11 @@ class Ledger:
 
     def note(self, collector: int, round: int, members: Iterable[int]) -> None:
         """A sum that was opened, or may have been."""
-        had, one = self._counted(collector, round), Sum(round, frozenset(members))
+        had, one = self.had(collector, round), Sum(round, frozenset(members))
         self._sums[collector] = had if one in had else sorted([*had, one], key=lambda each: each.round)
 
-    def _counted(self, collector: int, round: int) -> list[Sum]:
-        """Those sums that a sum of this round is seen together with."""
+    def had(self, collector: int, round: int) -> list[Sum]:
+        """Those sums of a collector that one of this round is seen together with."""
         return [one for one in self._sums.get(collector, ()) if one.round > round - self.bound.rounds]
 
     def tensors(self) -> dict[str, Tensor]:

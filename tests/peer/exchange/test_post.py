@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -313,7 +314,7 @@ class Sealed:
         self.gives_to: list[int] = []
         self.open_at: Position | None = None
 
-    ledger = Ledger()
+    party = SimpleNamespace(ledger=Ledger())
 
     def open(self, at: Position, vector: torch.Tensor, collectors: list[int], allowed: object) -> None:
         self.open_at, self.gives_to = at, collectors

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mutations import mutated, outcome
 
 from coterie.errors import RefusedError
-from coterie.peer.exchange.seal_bodies import decode_parts, encode_parts
+from coterie.peer.exchange.sealed.bodies import decode_parts, encode_parts
 
 
 @given(parts=st.dictionaries(st.text(max_size=20), st.binary(max_size=50), max_size=20))

@@ -14,22 +14,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import RefusedError
-from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.membership import Position, Sign, Verify
 from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.exchange.seal_bodies import (
+from coterie.peer.exchange.sealed.bodies import (
     Advertised,
+    encode_parts,
     pack,
+    pack_claim,
     pack_letters,
     pack_reveal,
-    pack_survivors,
     unpack,
     unpack_letters,
     unpack_reveal,
     unpack_shared,
 )
-from coterie.peer.exchange.sealing import Sealing, Sign, Verify
+from coterie.peer.exchange.sealed.party import Party
+from coterie.peer.exchange.sealed.sealing import Sealing
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.messages import SealStep
+from coterie.peer.network.messages import Claim, SealStep
 from coterie.peer.trust.authority import Authority
 from coterie.peer.trust.cards import Card, card_of_authority
 from coterie.peer.trust.identity import Identity
@@ -52,19 +54,18 @@ class Nobody:
 
 def sealing(number: int, sign: Sign | None = None, verify: Verify | None = None) -> Sealing:
     """A member of which one collector may ask its part."""
-    made = Sealing(
+    party = Party(
         f"peer-{number}",
         number,
         transport=None,  # type: ignore[arg-type]  # a member only answers
         membership=Nobody(),  # type: ignore[arg-type]
         changed=Signal(),
         metrics=Metrics(),
-        patience=1.0,
-        at=lambda: PLACE,
         sign=sign,
         verify=verify,
         ledger=Ledger(Bound(smallest=2, opened=1.0)),  # the steps themselves, for small groups, too
     )
+    made = Sealing(party, patience=1.0, at=lambda: PLACE)
     made.open(PLACE, torch.linspace(-1, number, 50), {COLLECTOR})
     return made
 
@@ -109,14 +110,32 @@ class Group:
                     for n in shared
                 }
             elif name == "mask":
-                bodies = dict.fromkeys(self.members, pack_survivors(list(self.members)))
+                bodies = {n: self.claimed(n, list(self.members)) for n in self.members}
         return bodies
+
+    def claimed(self, number: int, survivors: list[int], **changes: Any) -> bytes:
+        """A claim to the sum over these, for which one member vouches: it knows of nobody else."""
+        head = {"sender": "peer-9", "round": 3, "slot": 1, "session": self.session}
+        claim = Claim(**{**head, "members": tuple(survivors), **changes})
+        self.members[number].vouching.answer(COLLECTOR, claim, PLACE.round)
+        return pack_claim(claim, {number: b""})
 
     def refuses(self, number: int, step: str, body: bytes = b"", **changes: Any) -> str:
         with pytest.raises(RefusedError) as refusal:
             self.ask(number, step, body, **changes)
         assert refusal.value.reason == "sealing"
         return refusal.value.text
+
+
+def masked(group: Group) -> None:
+    """All have given their masked vectors, and nothing is claimed yet."""
+    bodies = group.until("mask")
+    for number, body in bodies.items():
+        group.ask(number, "mask", body)
+
+
+def pack_claim_as(content: bytes) -> bytes:
+    return encode_parts({"claim": content})
 
 
 def test_one_exchange_has_one_sum() -> None:
@@ -140,7 +159,9 @@ def repeated(threshold: int = 3) -> Group:
 def test_a_sum_is_repeated_with_fewer_members() -> None:
     group = repeated()
     group.ask(1, "advertise", members=(1, 2, 3))
-    assert "was given up" in group.refuses(1, "unmask", pack_survivors([1, 2, 3, 4]), session=SESSION)
+    assert "was given up" in group.refuses(
+        1, "unmask", group.claimed(1, [1, 2, 3, 4], session=SESSION), session=SESSION
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +235,7 @@ def test_no_step_is_left_out_or_repeated() -> None:
     assert "before advertise" in group.refuses(1, "mask", pack({}))
     bodies = group.until("share")
     assert "next step is share" in group.refuses(2, "mask", pack({}))
-    assert "next step is share" in group.refuses(2, "unmask", pack_survivors([1, 2, 3]))
+    assert "next step is share" in group.refuses(2, "unmask", group.claimed(2, [1, 2, 3]))
     group.ask(1, "share", bodies[1])
     assert "next step is mask" in group.refuses(1, "share", bodies[1])
 
@@ -264,16 +285,17 @@ def test_an_exchange_that_is_over_is_over() -> None:
 )
 def test_survivors_must_be_enough_and_known(survivors: list[int], text: str) -> None:
     group = Group.of(1, 2, 3)
-    group.until("unmask")
-    assert text in group.refuses(1, "unmask", pack_survivors(survivors))
-    assert "next step is nothing" in group.refuses(1, "unmask", pack_survivors([1, 2, 3]))
+    masked(group)
+    assert text in group.refuses(1, "unmask", group.claimed(1, survivors))
+    assert "next step is nothing" in group.refuses(1, "unmask", group.claimed(2, [1, 2, 3]))
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1, 2", b"[true, 1]", b'{"1": 2}', b"[" * 100_000])
 def test_unreadable_bodies_are_refused(body: bytes) -> None:
     group = Group.of(1, 2, 3)
     group.until("unmask")
-    assert "not readable" in group.refuses(1, "unmask", body)
+    group.refuses(1, "unmask", body)
+    assert "not readable" in group.refuses(1, "unmask", pack_claim_as(body))
     other = Group.of(1, 2, 3)
     other.until("share")
     other.refuses(1, "share", body)
@@ -311,11 +333,11 @@ def test_the_size_of_a_step_is_bounded() -> None:
 @pytest.mark.parametrize("second", [[1, 2, 3], [1, 2], [1, 3]])
 def test_nobody_reveals_both_shares_of_a_member(first: list[int], second: list[int]) -> None:
     group = Group.of(1, 2, 3)
-    group.until("unmask")
-    reveal = unpack_reveal(group.ask(1, "unmask", pack_survivors(first)))
+    masked(group)
+    reveal = unpack_reveal(group.ask(1, "unmask", group.claimed(1, first)))
     assert set(reveal.seeds) == set(first)
     assert set(reveal.keys) == {1, 2, 3} - set(first)
-    group.refuses(1, "unmask", pack_survivors(second))
+    group.refuses(1, "unmask", group.claimed(2, second))
     group.refuses(1, "advertise")
     group.refuses(1, "measure", session="cd" * 16)
 
@@ -332,9 +354,9 @@ def test_a_collector_that_tells_members_different_things_opens_nobody() -> None:
         if not all(number in survivors for number, survivors in zip(numbers, told, strict=True)):
             continue
         group = Group.of(*numbers)
-        group.until("unmask")
+        masked(group)
         reveals = [
-            unpack_reveal(group.ask(number, "unmask", pack_survivors(survivors)))
+            unpack_reveal(group.ask(number, "unmask", group.claimed(number, survivors)))
             for number, survivors in zip(numbers, told, strict=True)
         ]
         for member in numbers:
@@ -472,7 +494,7 @@ def test_a_member_that_is_not_in_the_roster_spoils_the_sum(identities: dict[int,
     body = group.until("share")[1]
     Roster.load(identities[1].folder).remove("peer-2")
     roster = Roster.load(identities[1].folder)
-    group.members[1].verify = roster.verify
+    group.members[1].party.verify = roster.verify
     assert "member 2 are not signed" in group.refuses(1, "share", body)
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from coterie.catalogue import algorithms
 from coterie.errors import RefusedError, UnreachableError
 from coterie.peer.exchange.membership import Position
-from coterie.peer.exchange.seal_bodies import unpack, unpack_reveal, unpack_survivors, unpack_words
-from coterie.peer.exchange.sealing import Sealing
+from coterie.peer.exchange.sealed.bodies import unpack, unpack_claim, unpack_reveal, unpack_words
+from coterie.peer.exchange.sealed.sealing import Sealing
 from coterie.peer.network.messages import Body, Head, SealAnswer, SealStep, TreeShape, decode_tree, shape_of
 from coterie.peer.network.serving import Handler
 from coterie.peer.process import Peer
@@ -81,13 +81,13 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> Truth:
     open_, collect = Sealing.open, Sealing.collect
 
     def watched_open(self: Sealing, at: Position, vector: Tensor, *more: Any) -> None:
-        known.vectors[self.number, at] = vector
+        known.vectors[self.party.number, at] = vector
         open_(self, at, vector, *more)
 
     async def watched_collect(
         self: Sealing, members: list[int], at: Position, *more: Any
     ) -> tuple[Tensor, int] | None:
-        query = Query(self.number, at)
+        query = Query(self.party.number, at)
         known.wanted[query] = members
         known.sums[query] = await collect(self, members, at, *more)
         return known.sums[query]
@@ -232,7 +232,7 @@ def test_a_member_that_is_silent_does_not_use_up_the_time_of_the_others(
     take = Sealing.admit
 
     async def slow(self: Sealing, number: int, head: SealStep, size: int) -> None:
-        if self.number == 4:
+        if self.party.number == 4:
             await asyncio.sleep(1000)
         await take(self, number, head, size)
 
@@ -433,4 +433,4 @@ def test_a_member_receives_keys_and_boxes_and_no_vector(truth: Truth, tmp_path: 
                     assert set(unpack(body)) == others
                     assert all(len(box) == 2 * 32 + 12 + 2 * 66 + 16 for box in unpack(body).values())
                 else:
-                    assert unpack_survivors(body) == sorted(head.members)
+                    assert unpack_claim(body)[0].members == tuple(sorted(head.members))

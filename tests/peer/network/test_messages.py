@@ -20,7 +20,9 @@ from torch import Tensor
 from coterie.errors import RefusedError
 from coterie.peer.network.messages import (
     LARGEST_HEAD,
+    Claim,
     Finding,
+    Had,
     Hello,
     Inquiry,
     Leaf,
@@ -29,6 +31,7 @@ from coterie.peer.network.messages import (
     Refusal,
     SealAnswer,
     SealStep,
+    Voucher,
     Whereabouts,
     decode_head,
     decode_tree,
@@ -71,6 +74,8 @@ HEADS = [
     Parcel(sender="bob", round=1, slot=0, empty=True),
     Inquiry(sender="bob", round=1, slot=0),
     SealStep(sender="x", round=0, slot=0, step="mask", session="f" * 32, members=(1, 2, 3), threshold=2),
+    Claim(sender="x", round=2, slot=0, session="f" * 32, members=(1, 2), had=(Had(members=(), rounds=(1,)),)),
+    Voucher(sender="bob", proof="c2lnbmVk"),
     Receipt(sender="bob", duplicate=True),
     Finding(sender="bob", taken=None),
     SealAnswer(sender="bob", exponent=-64),

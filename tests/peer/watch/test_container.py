@@ -74,6 +74,18 @@ def test_its_commands_exist() -> None:
         assert CliRunner().invoke(app, [*words[:2], "--help"]).exit_code == 0
 
 
+def test_the_peers_folder_is_the_volume_everywhere() -> None:
+    """Of the image, its health check and the page; and the user without rights may write there."""
+    found = dict(instructions())
+    page = (ROOT / "docs" / "containers.md").read_text()
+    folders = re.findall(r"--dir[\s\",]+(/[\w/]*)", found["CMD"] + found["HEALTHCHECK"] + page)
+    assert len(folders) >= 5
+    assert set(folders) == {found["VOLUME"]} == {found["WORKDIR"]}
+    user, group = found["USER"].split(":")
+    made = next(rest for word, rest in instructions() if word == "RUN" and rest.endswith(found["VOLUME"]))
+    assert f"install --directory --owner {user} --group {group}" in made
+
+
 async def asked(port: int, host: str, *headers: str) -> int:
     reader, writer = await asyncio.open_connection(host, port, local_addr=(host, 0))
     writer.write("\r\n".join(["GET /health HTTP/1.1", f"Host: {host}", *headers, "", ""]).encode())

@@ -86,9 +86,10 @@ def _run(folder: Path, json: bool, quiet: bool) -> None:
         raise  # it cannot go on
     except RunFolderError as error:  # it was fine at the start: no mistake of the user's
         raise RunFailedError(f"{error}; {_go_on(folder)}") from None
-    _report(joining, json, quiet)
+    result = _result(joining)
+    _report(result, json, quiet)
     note(failed_sums(joining.peer.metrics))  # a warning, also where only warnings are wanted
-    if joining.peer.metrics.alone:
+    if result["alone"]:  # in this process, or before a restart
         raise typer.Exit(ALONE)
 
 
@@ -123,9 +124,8 @@ async def _refresh(joining: Joining, display: Display) -> None:
         await asyncio.sleep(_REFRESH)
 
 
-def _report(joining: Joining, json: bool, quiet: bool) -> None:
+def _report(result: Mapping[str, Any], json: bool, quiet: bool) -> None:
     """The result on stdout."""
-    result = _result(joining)
     if json:
         print_json(result)
     elif not quiet:

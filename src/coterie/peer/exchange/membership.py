@@ -22,7 +22,7 @@ from coterie.peer.exchange.metrics import Metrics
 from coterie.peer.exchange.patience import Patience
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
-from coterie.peer.network.messages import Hello, SumNotice, Terms, Whereabouts
+from coterie.peer.network.messages import Hello, Terms, Whereabouts
 from coterie.peer.trust.names import is_dialled
 
 _log = logging.getLogger("coterie.peer")
@@ -145,7 +145,6 @@ class Membership:
     parts: Mapping[str, str] = field(
         default_factory=dict
     )  # digests of what this peer's experiment consists of
-    told: Callable[[int, Iterable[SumNotice]], None] = lambda number, sums: None
     presences: dict[int, Presence] = field(default_factory=dict)
     _serials: dict[int, int] = field(default_factory=dict)  # of the last statement that others passed on
 
@@ -228,7 +227,6 @@ class Membership:
         self._found(presence, hello.at)
         presence.finished |= hello.finished  # an answer from before may arrive later
         self._learn(hello.addresses)
-        self.told(member.number, hello.sums)
         self._lend(member, hello.lend or not is_dialled(mine.at.address))
         if news:
             self.changed.fire()

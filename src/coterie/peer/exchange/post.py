@@ -22,7 +22,7 @@ from coterie.peer.exchange.journal import Journal, ParcelId
 from coterie.peer.exchange.mailbox import Delivered, Mailbox, Wanted
 from coterie.peer.exchange.membership import Membership, Position
 from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.exchange.sealing import Allowed, Sealing, SummedInbox
+from coterie.peer.exchange.sealed.sealing import Allowed, Sealing, SummedInbox
 from coterie.peer.exchange.signal import Signal
 from coterie.peer.network.calling import Transport
 from coterie.peer.network.messages import Parcel, Receipt, encode_tree, shape_of
@@ -398,7 +398,7 @@ class Post:
         online = self.topology.online(round)
         senders = self.topology.graph(round).in_neighbours(collector)
         among = frozenset(senders[online[senders]].tolist())
-        smallest, whole = self.sealing.ledger.bound.smallest, exchange.to is None
+        smallest, whole = self.sealing.party.ledger.bound.smallest, exchange.to is None
         threshold = max(smallest, majority(len(among))) if whole else smallest
         return Allowed(among, threshold, len(among) if exchange.most is None else exchange.most, whole)
 

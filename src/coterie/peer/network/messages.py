@@ -2,7 +2,7 @@
 
 A message is a small head and, for some kinds, a body. Heads are JSON, checked against the classes below.
 Every head names its sender, and the receiver compares that with the TLS certificate of the connection.
-Bodies are safetensors, or what `exchange/seal_bodies.py` packs for secure sums. Nothing is unpickled.
+Bodies are safetensors, or what `exchange/sealed/bodies.py` packs for secure sums. Nothing is unpickled.
 
 Bytes from strangers become a message or a refusal. `LARGEST_HEAD` and `LARGEST_BODY` bound what is read at
 all. A receiver also knows the names, shapes and dtypes that an exchange carries (`TreeShape`). It compares a
@@ -29,7 +29,7 @@ from coterie.errors import RefusedError, printable
 from coterie.peer.trust.names import Address, Name
 from coterie.protocol.trees import Tree, leaves
 
-WIRE = 3
+WIRE = 4
 """The version of the messages: releases of the same one talk to each other. 0.1.0 states none: that is 1."""
 LARGEST_HEAD = 64 << 10
 LARGEST_BODY = 256 << 20
@@ -60,7 +60,10 @@ Reason: TypeAlias = Literal[
 Round = Annotated[int, Field(ge=0, le=10**9)]
 Slot = Annotated[int, Field(ge=0, le=10**6)]
 Number = Annotated[int, Field(ge=0, le=10**6)]
+Numbers = Annotated[tuple[Number, ...], Field(max_length=1000)]
+Session = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Proof = Annotated[str, Field(max_length=4000, pattern=r"^[A-Za-z0-9+/=]*$")]  # a signature in base64
 
 Parts = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]],
@@ -77,7 +80,7 @@ class Whereabouts(_Head):
 
     address: Address
     serial: Annotated[int, Field(ge=0, le=2**53)] = 0  # a later statement counts more
-    proof: Annotated[str, Field(max_length=4000, pattern=r"^[A-Za-z0-9+/=]*$")] = ""  # base64
+    proof: Proof = ""
 
     def statement(self, name: str) -> bytes:
         """What the proof is for."""
@@ -90,15 +93,6 @@ class Terms(_Head):
     rounds: Annotated[int, Field(ge=1, le=10**9)]
     lr: Annotated[float, Field(ge=0, le=1e300)]
     deadline: Annotated[float, Field(gt=0, le=1e6)]
-
-
-class SumNotice(_Head):
-    """I took part in a sealed sum, and lifted its masks: whose it was, and over whom."""
-
-    collector: Number
-    round: Round
-    slot: Slot
-    members: Annotated[tuple[Number, ...], Field(max_length=1000)]
 
 
 class Hello(_Head):
@@ -123,7 +117,6 @@ class Hello(_Head):
     lend: bool = False  # I cannot reach you: open connections to me, over which I can ask you
     missing: Annotated[tuple[Number, ...], Field(max_length=100)] = ()  # whose addresses I would like to know
     addresses: Annotated[dict[Name, Whereabouts], Field(max_length=100)] = Field(default_factory=dict)
-    sums: Annotated[tuple[SumNotice, ...], Field(max_length=100)] = ()  # of the last rounds
 
 
 class Parcel(_Head):
@@ -167,10 +160,33 @@ class SealStep(_Head):
     round: Round
     slot: Slot
     step: Literal["measure", "advertise", "share", "mask", "unmask"]
-    session: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    members: Annotated[tuple[Number, ...], Field(max_length=1000)] = ()
+    session: Session
+    members: Numbers = ()
     threshold: Annotated[int, Field(ge=0, le=1000)] = 0
     exponent: Annotated[int, Field(ge=-64, le=64)] = 0  # all values are within 2^exponent
+
+
+class Had(_Head):
+    """A group of whose sealed sums a collector had some, and in which rounds."""
+
+    members: Numbers
+    rounds: Annotated[tuple[Round, ...], Field(max_length=1000)]
+
+
+class Claim(_Head):
+    """I am about to have this sealed sum, and those are all that I had in the rounds that count."""
+
+    kind: Literal["claim"] = "claim"
+    sender: Name
+    round: Round
+    slot: Slot
+    session: Session
+    members: Numbers
+    had: Annotated[tuple[Had, ...], Field(max_length=1000)] = ()
+
+    def statement(self) -> bytes:
+        """What those who vouch for it sign."""
+        return b"coterie claim 1\n" + self.model_dump_json().encode()
 
 
 class Receipt(_Head):
@@ -195,7 +211,16 @@ class SealAnswer(_Head):
     kind: Literal["seal-answer"] = "seal-answer"
     sender: Name
     exponent: Annotated[int, Field(ge=-64, le=64)] = 0
-    accused: Annotated[tuple[Number, ...], Field(max_length=1000)] = ()
+    accused: Numbers = ()
+
+
+class Voucher(_Head):
+    """The answer to a claim: I sign it, or it does not say what I know. See `exchange/sealed/`."""
+
+    kind: Literal["voucher"] = "voucher"
+    sender: Name
+    proof: Proof = ""  # of the claim's statement
+    missing: Annotated[tuple[Had, ...], Field(max_length=1000)] = ()
 
 
 class Refusal(_Head):
@@ -208,7 +233,18 @@ class Refusal(_Head):
 
 
 Head: TypeAlias = Annotated[
-    Hello | Parcel | Inquiry | News | Lend | SealStep | Receipt | Finding | SealAnswer | Refusal,
+    Hello
+    | Parcel
+    | Inquiry
+    | News
+    | Lend
+    | SealStep
+    | Claim
+    | Receipt
+    | Finding
+    | SealAnswer
+    | Voucher
+    | Refusal,
     Field(discriminator="kind"),
 ]
 HEAD: TypeAdapter[Head] = TypeAdapter(Head)

@@ -12,16 +12,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from coterie.errors import RefusedError, SecureSumError
-from coterie.peer.exchange.collecting import MOST_ATTEMPTS, Collecting
-from coterie.peer.exchange.membership import Membership, Position, Sign, Verify
-from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.exchange.seal_bodies import (
+from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.sealed.bodies import (
     MOST_BYTES_PER_MEMBER,
     Advertised,
     pack_reveal,
@@ -29,19 +26,18 @@ from coterie.peer.exchange.seal_bodies import (
     pack_words,
     statement,
     unpack,
+    unpack_claim,
     unpack_letters,
-    unpack_survivors,
 )
-from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.calling import Transport
-from coterie.peer.network.messages import SealAnswer, SealStep
+from coterie.peer.exchange.sealed.collecting import MOST_ATTEMPTS, Collecting
+from coterie.peer.exchange.sealed.party import Party
+from coterie.peer.exchange.sealed.vouching import Vouching
+from coterie.peer.network.messages import LARGEST_HEAD, Claim, SealAnswer, SealStep
 from coterie.protocol import Bundle, SealedInbox, Tree
-from coterie.protocol.ledger import Ledger, too_small
+from coterie.protocol.ledger import too_small
 from coterie.protocol.secure_sum import FixedPoint, PairwiseMember, Plan, magnitude_exponent
 
 _log = logging.getLogger("coterie.peer")
-
-TookPart: TypeAlias = Callable[[int, Position, Collection[int], bool], None]
 
 _NOTHING = -64  # the exponent of a vector of zeros
 _WIDER = 12  # by how many powers of two a member's values may be larger than one's own
@@ -118,47 +114,18 @@ class _Offer:
 
 @dataclass
 class Sealing:
-    """Both roles of one peer.
+    """Both roles of one peer. patience: how long a step may wait for its exchange to open."""
 
-    patience: how long a step may wait for its exchange to open. sign, verify: with the peers' identities;
-    None where nobody can stand in between, as in one process. blame: told of members whose answers make no
-    sense. ledger: the sums that this peer had, and those of others that it knows of. took_part: told of sums
-    of others whose masks this peer lifts, and whether their group is known and nobody of it is missing.
-    """
-
-    name: str
-    number: int
-    transport: Transport
-    membership: Membership
-    changed: Signal
-    metrics: Metrics
+    party: Party
     patience: float
     at: Callable[[], Position]
-    sign: Sign | None = None
-    verify: Verify | None = None
-    blame: Callable[[int, str], None] = lambda number, text: None
-    ledger: Ledger = field(default_factory=Ledger)
-    took_part: TookPart = lambda collector, at, members, whole: None
     collecting: Collecting = field(init=False)
+    vouching: Vouching = field(init=False)
     _offer: _Offer | None = None
     _failed_in_a_row: int = 0
 
     def __post_init__(self) -> None:
-        self.collecting = Collecting(
-            self.name,
-            self.number,
-            self.transport,
-            self.membership,
-            self.changed,
-            self.metrics,
-            self.verify,
-            self.blame,
-            self.ledger,
-        )
-
-    def _name(self, number: int) -> str:
-        member = self.membership.roster().get(number)
-        return str(number) if member is None else member.name
+        self.collecting, self.vouching = Collecting(self.party), Vouching(self.party)
 
     # --- member ----------------------------------------------------------------------------------
 
@@ -171,11 +138,11 @@ class Sealing:
     ) -> None:
         """allowed: for each collector, which sums it may have; None: any over enough members."""
         self._offer = _Offer(at, vector, set(collectors), allowed)
-        self.changed.fire()
+        self.party.changed.fire()
 
     def close(self) -> None:
         self._offer = None
-        self.changed.fire()
+        self.party.changed.fire()
 
     def served(self, collector: int) -> bool:
         """Whether a collector has all that it needs from this peer."""
@@ -192,9 +159,12 @@ class Sealing:
                 raise RefusedError(
                     "early", f"this peer is in round {self.at().round}, not yet in {head.round}"
                 )
-            await self.changed.wait(left)
+            await self.party.changed.wait(left)
         self._open_for(number, place)
-        if size > MOST_BYTES_PER_MEMBER * (1 + len(head.members)):
+        most = MOST_BYTES_PER_MEMBER * (1 + len(head.members))
+        if head.step == "unmask":  # with the claim, and signatures of more than the members of this sum
+            most += LARGEST_HEAD + MOST_BYTES_PER_MEMBER * len(self.party.membership.roster())
+        if size > most:
             raise RefusedError("oversized", f"{size} bytes for step {head.step} of a secure sum")
 
     def take(self, number: int, head: SealStep, body: bytes) -> tuple[SealAnswer, bytes]:
@@ -204,13 +174,15 @@ class Sealing:
             answer, content = self._step(offer, number, head, body)
         except SecureSumError as error:
             if isinstance(error, _OverdrawnError):
-                _log.warning("round %d: %s gets no sum: %s", head.round, self._name(number), error)
-                self.metrics.overdrawn[self._name(number)] += 1
+                name = self.party.called(number)
+                _log.warning("round %d: %s gets no sum: %s", head.round, name, error)
+                self.party.metrics.overdrawn[name] += 1
             raise RefusedError("sealing", str(error)) from None
-        collector = self.membership.roster().get(number)
+        collector = self.party.membership.roster().get(number)
         if collector is not None:
-            self._count(collector.name, received=body, sent=content)
-        self.changed.fire()
+            self.party.metrics.bytes_in[collector.name] += len(body)
+            self.party.metrics.bytes_out[collector.name] += len(content)
+        self.party.changed.fire()
         return answer, content
 
     def _open_for(self, number: int, place: Position) -> _Offer:
@@ -229,24 +201,26 @@ class Sealing:
             elif part.session != head.session:
                 part = part.again(head.session)
             offer.parts[number] = part
-            return SealAnswer(sender=self.name, exponent=part.exponent), b""
+            return SealAnswer(sender=self.party.name, exponent=part.exponent), b""
         if part is None or part.session != head.session:
             raise SecureSumError(f"step {head.step} of a session that has not begun, or was given up")
         try:
-            return SealAnswer(sender=self.name), self._answer(offer, number, part, head, body)
+            return SealAnswer(sender=self.party.name), self._answer(offer, number, part, head, body)
         except SecureSumError as error:
             if not error.accused:
                 raise
-            return SealAnswer(sender=self.name, accused=tuple(sorted(error.accused))), b""
+            return SealAnswer(sender=self.party.name, accused=tuple(sorted(error.accused))), b""
 
     def _answer(self, offer: _Offer, number: int, part: _Part, head: SealStep, body: bytes) -> bytes:
         if head.step == "advertise":
             if part.member is not None:  # other keys would allow a second sum, over other members
                 raise SecureSumError("this member has advertised its keys already")
-            part.member = PairwiseMember(self.number, offer.vector, self._plan(offer, number, part, head))
+            part.member = PairwiseMember(
+                self.party.number, offer.vector, self._plan(offer, number, part, head)
+            )
             keys = part.member.advertise()
-            said = statement(head.round, head.slot, number, part.member.plan, self.number, keys)
-            return Advertised(keys, self.sign(said) if self.sign else b"").pack()
+            said = statement(head.round, head.slot, number, part.member.plan, self.party.number, keys)
+            return Advertised(keys, self.party.signed(said)).pack()
         if part.member is None:
             raise SecureSumError(f"step {head.step} before advertise")
         if head.step == "share":
@@ -256,25 +230,28 @@ class Sealing:
             return pack_shared(boxes, part.member.promise())
         if head.step == "mask":
             return pack_words(part.member.mask(*unpack_letters(body)))
-        return self._unmask(offer, number, part, unpack_survivors(body))
+        return self._unmask(number, part, head, *unpack_claim(body))
 
-    def _unmask(self, offer: _Offer, number: int, part: _Part, survivors: Collection[int]) -> bytes:
+    def _unmask(
+        self, number: int, part: _Part, head: SealStep, claim: Claim, proofs: Mapping[int, bytes]
+    ) -> bytes:
         """Lift the masks of a sum, unless it would say too much beside what the collector had before."""
         assert part.member is not None
         part.done = True
-        reveal = part.member.unmask(survivors)
-        if text := self.ledger.refusal(number, offer.at.round, survivors):
+        reveal = part.member.unmask(claim.members)
+        about = head.sender, head.round, head.slot, head.session
+        if (claim.sender, claim.round, claim.slot, claim.session) != about:
+            raise SecureSumError("the claim is to another sum")
+        had, ledger = self.vouching.check(number, claim, proofs), self.party.ledger
+        if text := ledger.refusal(number, claim.round, claim.members, had):
             raise _OverdrawnError(text)
-        allowed = None if offer.allowed is None else offer.allowed(number)
-        whole = allowed is not None and allowed.whole and set(survivors) == allowed.among
-        self.ledger.note(number, offer.at.round, survivors)
-        self.took_part(number, offer.at, survivors, whole)
+        ledger.note(number, claim.round, claim.members)
         return pack_reveal(reveal)
 
     def _plan(self, offer: _Offer, number: int, part: _Part, head: SealStep) -> Plan:
-        if self.number not in head.members or head.exponent < part.exponent:
+        if self.party.number not in head.members or head.exponent < part.exponent:
             raise SecureSumError("the plan leaves out this member or the range of its values")
-        if text := self.ledger.bound.beyond(head.exponent):
+        if text := self.party.ledger.bound.beyond(head.exponent):
             raise SecureSumError(text)
         if part.exponent > _NOTHING and head.exponent > part.exponent + 2 * _WIDER:
             raise SecureSumError(f"a range of 2^{head.exponent} would round this member's values to nothing")
@@ -282,7 +259,7 @@ class Sealing:
             raise SecureSumError("a collector that is a member could subtract its own part from the sum")
         encoding = FixedPoint.within(head.exponent)
         plan = Plan(bytes.fromhex(head.session), head.members, head.threshold, encoding)
-        if min(len(head.members), head.threshold) < (smallest := self.ledger.bound.smallest):
+        if min(len(head.members), head.threshold) < (smallest := self.party.ledger.bound.smallest):
             raise _OverdrawnError(f"the smallest group is {smallest}, and so is the smallest threshold")
         if offer.allowed and (text := offer.allowed(number).refusal(head.members, head.threshold)):
             raise _OverdrawnError(text)
@@ -296,7 +273,7 @@ class Sealing:
         """Whether the keys are those of the members themselves, for this very sum."""
         for number, each in roster.items():
             said = statement(head.round, head.slot, collector, plan, number, each.keys)
-            if self.verify and number != self.number and not self.verify(number, said, each.proof):
+            if number != self.party.number and not self.party.is_signed(number, said, each.proof):
                 raise SecureSumError(f"the keys of member {number} are not signed by it for this sum")
 
     # --- collector -------------------------------------------------------------------------------
@@ -309,23 +286,23 @@ class Sealing:
         group: how many should be in it, if some of them are known to be away.
         """
         try:
-            if len(members) < (smallest := self.ledger.bound.smallest):
+            if len(members) < (smallest := self.party.ledger.bound.smallest):
                 raise SecureSumError(too_small(len(members), smallest))
             assert self._offer is not None  # whoever collects also offers, if only to nobody
             result = await self.collecting.sum(members, at, until, self._offer.vector, group or len(members))
         except SecureSumError as error:
-            self.metrics.sealed_failures += 1
+            self.party.metrics.sealed_failures += 1
             self._failed_in_a_row += 1
             _log.warning("round %d: no sealed sum: %s", at.round, error)
             self._warn(at.round)
             return None
-        self.metrics.sealed_sums += 1
+        self.party.metrics.sealed_sums += 1
         self._failed_in_a_row = 0
         return result
 
     def _warn(self, round: int) -> None:
         """That nothing is learned from others: after three failures in a row, and whenever they doubled."""
-        times, metrics = self._failed_in_a_row, self.metrics
+        times, metrics = self._failed_in_a_row, self.party.metrics
         if times % _MANY == 0 and (times // _MANY).bit_count() == 1:
             _log.warning(
                 "round %d: the last %d sealed sums could not be opened, in all %d of %d were: this peer "
@@ -335,10 +312,6 @@ class Sealing:
                 metrics.sealed_sums,
                 metrics.sealed_sums + metrics.sealed_failures,
             )
-
-    def _count(self, name: str, received: bytes, sent: bytes) -> None:
-        self.metrics.bytes_in[name] += len(received)
-        self.metrics.bytes_out[name] += len(sent)
 
 
 class SummedInbox(SealedInbox):

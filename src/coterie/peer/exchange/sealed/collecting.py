@@ -3,7 +3,7 @@
 Whoever is silent at a step, or answers nonsense, has dropped out; above the threshold the sum is still found.
 Where a member's shares are of no use to others, these would be lost with it: so the sum is begun again
 without it, in the same exchange. Members allow that as long as they have not lifted the masks of the first
-(see `Sealing`). Who lied is left out of this peer's sums for one round, next time for two, four, and so on.
+(see `Sealing`). Who lied is left out of this peer's sums for a while, next time for twice as long.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from coterie.errors import RefusedError, SecureSumError, UnreachableError
-from coterie.peer.exchange.membership import Membership, Position, Verify
-from coterie.peer.exchange.metrics import Metrics
-from coterie.peer.exchange.seal_bodies import (
+from coterie.peer.exchange.membership import Position
+from coterie.peer.exchange.sealed.bodies import (
     MOST_BYTES_PER_MEMBER,
     Advertised,
     pack,
+    pack_claim,
     pack_letters,
-    pack_survivors,
     statement,
+    unpack_proof,
     unpack_reveal,
     unpack_shared,
     unpack_words,
 )
+from coterie.peer.exchange.sealed.party import Party
+from coterie.peer.exchange.sealed.vouching import listed, sums_of
 from coterie.peer.exchange.signal import Signal
-from coterie.peer.network.calling import Transport
-from coterie.peer.network.messages import SealAnswer, SealStep
-from coterie.protocol.ledger import Ledger
+from coterie.peer.network.messages import Claim, Had, Head, SealAnswer, SealStep, Voucher
+from coterie.protocol.ledger import Sum
 from coterie.protocol.secure_sum import (
     FixedPoint,
     Keys,
@@ -53,10 +54,11 @@ MOST_ATTEMPTS = 3
 
 # By when a step must be answered, as parts of the time that is left when a sum begins: whoever is silent at
 # one step must not use up the time of the next.
-_DUE = {"measure": 0.5, "advertise": 0.6, "share": 0.7, "mask": 0.9, "unmask": 1.0}
+_DUE = {"measure": 0.5, "advertise": 0.6, "share": 0.7, "mask": 0.85, "claim": 0.95, "unmask": 1.0}
 _NOTHING = -64  # the exponent of a vector of zeros
 _WIDER = 12  # by how many powers of two a member's values may be larger than one's own
 _LONGEST = 64  # rounds for which somebody is left out at most
+_BELIEVED = 2  # members who must say that this peer had a sum of which it does not know
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -68,8 +70,13 @@ class _SpoiledError(SecureSumError):
 
 @dataclass
 class LeftOut:
-    """Who is left out of this peer's sealed sums, and for how long: twice as long each time."""
+    """Who is left out of this peer's sealed sums, and for how long: twice as long each time.
 
+    shortest: in rounds. It is as long as sums count: whoever came back earlier would be in some sums and not
+    in others, which together say too much about its model, so that honest members would refuse them.
+    """
+
+    shortest: int
     _times: Counter[int] = field(default_factory=Counter)
     _until: dict[int, int] = field(default_factory=dict)  # the last round without it
 
@@ -80,7 +87,7 @@ class LeftOut:
         """For how many rounds after this one it is left out; 0 if it is so already."""
         if self._until.get(number, -1) > round:
             return 0
-        rounds = min(1 << self._times[number], _LONGEST)
+        rounds = max(self.shortest, min(self.shortest << self._times[number], _LONGEST))
         self._times[number] += 1
         self._until[number] = round + rounds
         return rounds
@@ -88,18 +95,14 @@ class LeftOut:
 
 @dataclass
 class Collecting:
-    """One peer as a collector. blame: told of members whose answers make no sense. ledger: of its sums."""
+    """One peer as a collector."""
 
-    name: str
-    number: int
-    transport: Transport
-    membership: Membership
-    changed: Signal
-    metrics: Metrics
-    verify: Verify | None
-    blame: Callable[[int, str], None]
-    ledger: Ledger = field(default_factory=Ledger)
-    left_out: LeftOut = field(default_factory=LeftOut)
+    party: Party
+    left_out: LeftOut = field(init=False)
+    _later: set[asyncio.Future[Any]] = field(default_factory=set)  # vouchers that are no longer needed
+
+    def __post_init__(self) -> None:
+        self.left_out = LeftOut(self.party.ledger.bound.rounds)
 
     async def sum(
         self, members: list[int], at: Position, until: float, own: Tensor, group: int
@@ -110,7 +113,7 @@ class Collecting:
         should be.
         """
         asked = [number for number in members if not self.left_out.now(number, at.round)]
-        threshold = max(self.ledger.bound.smallest, majority(group))
+        threshold = max(self.party.ledger.bound.smallest, majority(group))
         for _ in range(MOST_ATTEMPTS):
             attempt = _Attempt(self, at, asked, group, threshold, until, own)
             try:
@@ -121,11 +124,14 @@ class Collecting:
                     raise
         raise SecureSumError(f"members spoiled it {MOST_ATTEMPTS} times")
 
-    def book(self, at: Position, members: Collection[int]) -> None:
-        """Enter a sum into the ledger before its masks are lifted, or do without it."""
-        if text := self.ledger.refusal(self.number, at.round, members):
+    def book(self, at: Position, members: Collection[int]) -> tuple[Had, ...]:
+        """Enter a sum into the ledger before its masks are lifted, or do without it; what it had before."""
+        ledger, number = self.party.ledger, self.party.number
+        if text := ledger.refusal(number, at.round, members):
             raise SecureSumError(text)
-        self.ledger.note(self.number, at.round, members)
+        had = listed(ledger.had(number, at.round))
+        ledger.note(number, at.round, members)
+        return had
 
     def good(self, at: Position, answers: Mapping[int, A], read: Callable[[int, A], B]) -> dict[int, B]:
         """What the members answered. Whose answer makes no sense is named, and counts as silent."""
@@ -138,35 +144,62 @@ class Collecting:
         return good
 
     def accuse(self, number: int, at: Position, text: str) -> None:
-        self.blame(number, text)
+        self.party.blame(number, text)
         if rounds := self.left_out.lied(number, at.round):
-            member = self.membership.roster().get(number)
-            name = str(number) if member is None else member.name
-            _log.warning("%s is left out of sealed sums for %d rounds", name, rounds)
+            _log.warning("%s is left out of sealed sums for %d rounds", self.party.called(number), rounds)
 
     async def ask_all(
         self, asked: dict[int, tuple[SealStep, bytes]], until: float, most: int
     ) -> dict[int, tuple[SealAnswer, bytes]]:
         """The answers, of at most so many bytes, of those who gave one in time."""
         results = await asyncio.gather(*(self._ask(n, *what, until, most) for n, what in asked.items()))
-        return {n: result for n, result in zip(asked, results, strict=True) if result is not None}
+        found = {}
+        for number, result in zip(asked, results, strict=True):
+            if result is not None and isinstance(result[0], SealAnswer):
+                found[number] = result[0], result[1]
+        return found
+
+    async def vouchers(self, claim: Claim, until: float) -> tuple[dict[int, bytes], set[Sum]]:
+        """Who signed a claim, as soon as these are enough; and what two members say that it does not say.
+
+        Who answers later is let do so: to break off a question would cost its connection.
+        """
+        others, statement = self.party.others(self.party.number, claim.round), claim.statement()
+        asking = {asyncio.ensure_future(self._ask(n, claim, b"", until, 0)): n for n in others}
+        proofs: dict[int, bytes] = {}
+        missing: Counter[Sum] = Counter()
+        while asking and len(proofs) < majority(len(others)):
+            done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number, answer = asking.pop(task), task.result()
+                if answer is None or not isinstance(answer[0], Voucher):
+                    continue
+                missing.update(sums_of(answer[0].missing))
+                proof = unpack_proof(answer[0].proof)
+                if not answer[0].missing and self.party.is_signed(number, statement, proof):
+                    proofs[number] = proof
+        self._later |= asking.keys()
+        for task in asking:
+            task.add_done_callback(self._later.discard)
+        return proofs, {one for one, times in missing.items() if times >= _BELIEVED}
 
     async def _ask(
-        self, number: int, head: SealStep, body: bytes, until: float, most: int
-    ) -> tuple[SealAnswer, bytes] | None:
-        member = self.membership.roster().get(number)
+        self, number: int, head: SealStep | Claim, body: bytes, until: float, most: int
+    ) -> tuple[Head, bytes] | None:
+        membership = self.party.membership
+        member = membership.roster().get(number)
         if member is None:
             return None
-        request = self._request(member.name, self.membership.address(member), head, body, until, most)
-        return await _unless(request, lambda: not self.membership.awaited(number), self.changed)
+        request = self._request(member.name, membership.address(member), head, body, until, most)
+        return await _unless(request, lambda: not membership.awaited(number), self.party.changed)
 
     async def _request(
-        self, name: str, address: str, head: SealStep, body: bytes, until: float, most: int
-    ) -> tuple[SealAnswer, bytes] | None:
-        loop = asyncio.get_running_loop()
+        self, name: str, address: str, head: SealStep | Claim, body: bytes, until: float, most: int
+    ) -> tuple[Head, bytes] | None:
+        loop, metrics = asyncio.get_running_loop(), self.party.metrics
         while (left := until - loop.time()) > 0:
             try:
-                answer, content = await self.transport.request(
+                answer, content = await self.party.transport.request(
                     name, address, head, body, timeout=left, most=most
                 )
             except UnreachableError as error:
@@ -175,11 +208,11 @@ class Collecting:
                 await asyncio.sleep(min(0.05, left))
                 continue
             except RefusedError as error:
-                self.metrics.refused_by_others[error.reason] += 1
+                metrics.refused_by_others[error.reason] += 1
                 return None
-            self.metrics.bytes_in[name] += len(content)
-            self.metrics.bytes_out[name] += len(body)
-            return (answer, content) if isinstance(answer, SealAnswer) else None
+            metrics.bytes_in[name] += len(content)
+            metrics.bytes_out[name] += len(body)
+            return answer, content
         return None
 
 
@@ -200,7 +233,7 @@ class _Attempt:
     def __post_init__(self) -> None:
         self._start = asyncio.get_running_loop().time()
         self._head = SealStep(
-            sender=self.collecting.name,
+            sender=self.collecting.party.name,
             round=self.at.round,
             slot=self.at.slot,
             step="measure",
@@ -224,8 +257,8 @@ class _Attempt:
         survivors = collector.survivors(
             self._good(masked, lambda number, answer: unpack_words(answer[1], len(self.own)))
         )
-        self.collecting.book(self.at, survivors)
-        reveals = await self._step("unmask", dict.fromkeys(survivors, pack_survivors(survivors)))
+        vouched = await self._vouched(survivors)
+        reveals = await self._step("unmask", dict.fromkeys(survivors, vouched))
         shares = self._good(
             reveals, lambda number, answer: collector.checked(number, unpack_reveal(answer[1]))
         )
@@ -235,6 +268,32 @@ class _Attempt:
             for number in sorted(error.accused):
                 self.collecting.accuse(number, self.at, str(error))
             raise
+
+    async def _vouched(self, survivors: Collection[int]) -> bytes:
+        """The claim to the sum over these members, with the signatures of more than half of all."""
+        me, head, asked = self.collecting.party, self._head, sorted(survivors)
+        claim = Claim(
+            sender=me.name,
+            round=head.round,
+            slot=head.slot,
+            session=head.session,
+            members=tuple(asked),
+            had=self.collecting.book(self.at, asked),
+        )
+        until = self._start + _DUE["claim"] * (self.until - self._start)
+        proofs, forgotten = await self.collecting.vouchers(claim, until)
+        others = len(me.others(me.number, head.round))
+        if forgotten and len(proofs) < majority(others):  # before a restart
+            for one in forgotten:
+                me.ledger.note(me.number, one.round, one.members)
+            claim = claim.model_copy(update={"had": self.collecting.book(self.at, asked)})
+            proofs, _ = await self.collecting.vouchers(claim, until)
+        if len(proofs) < majority(others):
+            raise SecureSumError(
+                f"only {len(proofs)} of {others} members vouch for it, and {majority(others)} must: nothing "
+                "is revealed"
+            )
+        return pack_claim(claim, proofs)
 
     async def _agree(self) -> Plan:
         """The plan for those who answer, within the largest of their ranges."""
@@ -266,9 +325,9 @@ class _Attempt:
         said = Advertised.unpack(card)
         for public in (said.keys.sealing, said.keys.masking):
             KeyPair.fresh().agree(public, b"tried")
-        head, me = self._head, self.collecting
+        head, me = self._head, self.collecting.party
         about = statement(head.round, head.slot, me.number, plan, number, said.keys)
-        if me.verify is not None and not me.verify(number, about, said.proof):
+        if not me.is_signed(number, about, said.proof):
             raise SecureSumError("its keys are not signed by it for this sum")
         return said.keys
 
@@ -288,7 +347,7 @@ class _Attempt:
     def _within(self, exponent: int) -> int:
         """A member's range, if it is not far beyond one's own: it would round everybody else to nothing."""
         own = magnitude_exponent(self.own)
-        if text := self.collecting.ledger.bound.beyond(exponent):
+        if text := self.collecting.party.ledger.bound.beyond(exponent):
             raise SecureSumError(text)
         if own > _NOTHING and exponent > own + _WIDER:
             raise SecureSumError(f"its values are within 2^{exponent}, and this peer's own within 2^{own}")
@@ -336,8 +395,8 @@ def _its_own(keys: Keys, seen: Mapping[bytes, int]) -> Keys:
 
 
 async def _unless(
-    request: Awaitable[tuple[SealAnswer, bytes] | None], hopeless: Callable[[], bool], changed: Signal
-) -> tuple[SealAnswer, bytes] | None:
+    request: Awaitable[tuple[Head, bytes] | None], hopeless: Callable[[], bool], changed: Signal
+) -> tuple[Head, bytes] | None:
     """The answer, or None as soon as the other side is known to be gone."""
     task = asyncio.ensure_future(request)
     try:

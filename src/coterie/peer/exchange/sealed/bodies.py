@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from collections.abc import Collection, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import RefusedError, SecureSumError
+from coterie.peer.network.messages import Claim, decode_head, encode_head
 from coterie.protocol.secure_sum import COMMITMENT_BYTES, SHARE_BYTES, Keys, Plan, Promise, Reveal, Words
 
 MOST_MEMBERS = 1000
@@ -114,22 +116,27 @@ def unpack_words(content: bytes, length: int) -> Words:
     return np.frombuffer(content, dtype="<u4").astype(np.uint32, copy=False)
 
 
-def pack_survivors(survivors: list[int]) -> bytes:
-    return json.dumps(survivors).encode()
+def pack_claim(claim: Claim, proofs: Mapping[int, bytes]) -> bytes:
+    """What the last step is asked with: whose sum, and who vouches for it."""
+    return encode_parts({"claim": encode_head(claim), **{str(n): proof for n, proof in proofs.items()}})
 
 
-def unpack_survivors(content: bytes) -> list[int]:
+def unpack_claim(content: bytes) -> tuple[Claim, dict[int, bytes]]:
+    parts = _parts(content)
     try:
-        numbers = json.loads(content)
-    except (ValueError, RecursionError):
-        numbers = None
-    if (
-        not isinstance(numbers, list)
-        or not all(type(n) is int for n in numbers)
-        or len(numbers) > MOST_MEMBERS
-    ):
-        raise SecureSumError("the list of survivors is not readable")
-    return numbers
+        claim = decode_head(parts.pop("claim", b""))
+    except RefusedError:
+        claim = None
+    if not isinstance(claim, Claim):
+        raise SecureSumError("the claim to a sum is not readable")
+    return claim, {_number(name): proof for name, proof in parts.items()}
+
+
+def unpack_proof(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
 
 
 def pack_reveal(reveal: Reveal) -> bytes:
