@@ -24,7 +24,7 @@ TABLE = {"algorithm": "d-psgd", "model": "mlr", "topology": "full", "peers": 3, 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Anna has two rounds behind her, of which the last was not measured; bob has none, carla's are damaged."""
+    """Anna has two rounds, of which the last was not measured; bob has none, carla's are damaged."""
     folder = tmp_path / "swarm"
     folder.mkdir()
     anna, _, carla = make_folders(folder, TABLE, ["anna", "bob", "carla"], "synchronous")

@@ -44,5 +44,5 @@ def test_groups_do_not_mix() -> None:
     middles = np.stack([places[groups == number].mean(0) for number in range(3)])
     nearest = np.linalg.norm(places[:, None] - middles, axis=2).argmin(1)
     assert nearest.tolist() == groups.tolist()
-    assert 0 <= places.min()
+    assert places.min() >= 0
     assert places.max() <= 1
