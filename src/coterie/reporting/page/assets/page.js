@@ -134,7 +134,7 @@ function drawComparison(found, query) {
   const links = (one) => one.seeds.length < 2 ? (one.ids[0] ? el("a", { href: address("run", { id: one.ids[0] }) }, one.label) : one.label)
     : el("span", {}, one.label, el("small", {}, "seeds ", one.ids.map((id, n) => [n ? ", " : "", id ? el("a", { href: address("run", { id }), "aria-label": `${one.label}, seed ${one.seeds[n]}` }, String(one.seeds[n])) : String(one.seeds[n])]).flat()));
   const several = groups.some((one) => one.row.low !== null);
-  const best = groups.length ? text(metric, groups[0].row.mean) : "", bold = (said) => said === best && groups.length > 1 ? el("b", {}, said) : said;
+  const best = groups.length ? text(metric, groups[0].row.mean) : "", bold = (said) => said === best && groups.length > 1 && found.alike ? el("b", {}, said) : said;
   const rows = groups.map((one, n) => [el("span", {}, swatch(colour(n), !!dash(n)), links(one)),
     bold(text(metric, one.row.mean)), ...(several ? [one.row.low === null ? "-" : "± " + text(metric, one.row.high - one.row.mean)] : []),
     text(metric, one.row.worst), gainCell(signed(metric, one.row.gain)), one.row.bytes_text, one.row.inside === null ? "-" : Math.round(100 * one.row.inside) + " %", one.row.rounds, one.seeds.length]);
@@ -145,7 +145,7 @@ function drawComparison(found, query) {
   if (groups.length) parts.push(el("h2", {}, "Learning curves"), el("p", { class: "note" }, "Means over peers on their own test data, at the point of a round where each method is measured." + (groups.some((one) => one.seeds.length > 1) ? " Bands: from the lowest seed to the highest." : "")),
     curves(metric, groups.map((one, n) => ({ label: one.label, rounds: one.curve.rounds, values: one.curve.mean, colour: colour(n), dash: dash(n),
       low: one.seeds.length > 1 ? one.curve.low : null, high: one.curve.high })), ["lowest seed", "highest seed"]),
-    el("h2", {}, "Methods side by side"), table(["method", metric.unit, ...(several ? ["95 % interval"] : []), "worst tenth", "gain over Local", "sent per peer", "from own cluster", "rounds", "seeds"], rows, `Means over peers${several ? " and seeds, with Student's interval over the seeds" : ""}; ${metric.better}, the best in bold. Worst tenth: of the peers.`, [1, 2, 3, 4, 5, 6, 7, 8]));
+    el("h2", {}, "Methods side by side"), table(["method", metric.unit, ...(several ? ["95 % interval"] : []), "worst tenth", "gain over Local", "sent per peer", "from own cluster", "rounds", "seeds"], rows, `Means over peers${several ? " and seeds, with Student's interval over the seeds" : ""}; ${metric.better}${found.alike ? ", the best in bold" : ""}. Worst tenth: of the peers.`, [1, 2, 3, 4, 5, 6, 7, 8]));
   if (found.targets) parts.push(targets(found, query));
   if (found.runs && found.runs.length) parts.push(el("h2", {}, "Single runs"), el("ul", {}, found.runs.map((one) => el("li", {}, el("a", { href: address("run", { id: one.id }) }, one.title)))));
   main.replaceChildren(...parts.flat());

@@ -84,7 +84,7 @@ function curves(metric, series, what) {
     const plot = new uPlot({ width, height: width < 500 ? 240 : 320, scales: { x: { time: false, ...one } }, series: options, bands,
       legend: { show: false }, hooks: { setCursor: [(u) => say(u.cursor.idx)] }, padding: [10, 14, 0, 0],
       axes: [{ ...axis, size: 30, label: "round", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
-        { ...axis, ...name, size: 56, values: (u, ticks) => ticks.map((tick) => metric.percent ? Number((100 * tick).toPrecision(6)) + " %" : String(tick)) }] }, data, box);
+        { ...axis, ...name, size: 64, values: (u, ticks) => ticks.map((tick) => metric.percent ? Number((100 * tick).toPrecision(6)) + " %" : String(tick)) }] }, data, box);
     new ResizeObserver(() => { if (Math.abs(box.clientWidth - plot.width) > 4 && box.clientWidth > 200) plot.setSize({ width: box.clientWidth, height: plot.height }); }).observe(box);
   });
   const columns = series.flatMap((one) => one.low ? [one.label, what[0], what[1]] : [one.label]);
