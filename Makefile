@@ -59,7 +59,7 @@ fuzz: $(VENV)/.fuzz  ## a million inputs for what reads bytes from others: messa
 
 docs: $(VENV)/.docs  ## the documentation as a site in site/; warnings are errors, and nothing is loaded from other hosts
 	$(MKDOCS) build --quiet
-	@echo "Open site/index.html, or run make docs-serve, which also has the search"
+	@echo "Open site/index.html, or run make docs-serve"
 
 docs-serve: $(VENV)/.docs  ## the same at http://127.0.0.1:8000, built again when a page changes
 	$(MKDOCS) serve

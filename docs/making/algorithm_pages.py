@@ -70,9 +70,10 @@ def _linked(text: str) -> str:
 
 def _plain(text: str) -> str:
     """A docstring's words, in which * and _ mean themselves; what stands in backquotes stays as it is."""
-    parts = re.split(r"(`[^`]*`|<i>.*?</i>)", equations.in_words(text))
+    parts = re.split(r"(`[^`]*`|<i>.*?</i>|<sup>.*?</sup>)", equations.in_words(text))
     return "".join(
-        part if part.startswith(("`", "<i>")) else re.sub(r"([*_<|])", r"\\\1", part) for part in parts
+        part if part.startswith(("`", "<i>", "<sup>")) else re.sub(r"([*_<|])", r"\\\1", part)
+        for part in parts
     )
 
 
@@ -94,7 +95,8 @@ def _settings(entry: object) -> list[str]:
     lines = ["| name | value | default | meaning |", "|---|---|---|---|"]
     for one in parameters:
         default = "required" if one.default is one.empty else f"`{one.default!r}`"
-        cells = (f"`{one.name}`", readable(hints[one.name]), default, _plain(meanings.get(one.name, "")))
+        value = readable(hints[one.name]).replace(" | ", " or ")  # a bar would end the cell
+        cells = (f"`{one.name}`", value, default, _plain(meanings.get(one.name, "")))
         lines.append(f"| {' | '.join(cells)} |")
     return ["\n".join(lines)]
 

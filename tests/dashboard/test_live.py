@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,7 +60,7 @@ def test_a_run_is_followed_round_by_round(tmp_path: Path, tab: Page) -> None:
         tab.keyboard.press("Enter")
         for done in (2, 3):
             tab.wait_for_selector(f"main[data-rounds='{done}']")
-            assert f"running, round {done} of 3" in tab.inner_text("#state")
+            assert re.match(rf"running, round {done} of 3, [\d.]+ s left", tab.inner_text("#state"))
             scores = board.runs.run("going").run.scores("after_mixing")[done - 1]
             assert float(tab.get_attribute("main", "data-mean") or "nan") == pytest.approx(
                 float(scores.mean()), abs=1e-6
@@ -81,10 +82,27 @@ def test_a_run_is_followed_round_by_round(tmp_path: Path, tab: Page) -> None:
         board.stop()
 
 
+def test_a_run_that_vanishes_while_one_looks_at_it(tmp_path: Path, browser: Any) -> None:
+    coterie.simulate("d-psgd", rounds=2, **SMALL, run_dir=tmp_path / "runs" / "gone")
+    board = Dashboard(tmp_path / "runs")
+    board.start()
+    tab = browser.new_page()  # not one without errors: the browser logs that an answer was 404
+    try:
+        show(tab, f"{board.url}#/run?id=gone")
+        tab.wait_for_selector("#links-said[data-total]")
+        shutil.rmtree(tmp_path / "runs" / "gone")
+        tab.wait_for_selector("text=there is no run 'gone' here, or no longer")
+        tab.click("text=to the runs")
+        tab.wait_for_selector("text=There are no runs in")
+    finally:
+        tab.close()
+        board.stop()
+
+
 def test_what_is_chosen_stays_while_others_change(tmp_path: Path) -> None:
     """Positions are computed once: a round more does not move a peer."""
     gate, folder = Gate(), tmp_path / "runs" / "going"
-    chosen = {**SMALL, "partition": "dirichlet(0.3)"}  # no true clusters: communities are found
+    chosen = {**SMALL, "partition": "dirichlet(0.3)", "peers": 8, "topology": "ring"}  # no true clusters
     run = threading.Thread(
         target=lambda: coterie.simulate("random-gossip", rounds=3, **chosen, run_dir=folder, observer=gate),
         daemon=True,

@@ -15,8 +15,10 @@ from urllib.parse import quote
 import pytest
 from in_browser import show
 from playwright.sync_api import Page
+from typer.testing import CliRunner
 
 import coterie
+from coterie.cli import app
 from coterie.dashboard.server import Dashboard
 from coterie.reporting.page.found import FoundRuns
 from coterie.reporting.page.html import asset, page
@@ -119,6 +121,77 @@ def test_the_pointer_is_told_what_it_is_at(tab: Page, board: Dashboard) -> None:
     assert tab.inner_text("#tip").startswith(f"peer {best}: ")
     tab.mouse.move(2, 2)
     assert not tab.is_visible("#tip")
+
+
+def cells(tab: Page, summary: str) -> list[list[str]]:
+    """The table twin of a picture, as it is shown."""
+    box = tab.locator(f"details:has(> summary:text-is('The numbers as a table: {summary}'))").first
+    box.locator("summary").click()
+    box.locator("tbody tr").first.wait_for()
+    rows = "all => all.map((row) => [...row.cells].map((one) => one.innerText))"
+    found: list[list[str]] = box.locator("tbody tr").evaluate_all(rows)
+    return found
+
+
+def test_every_picture_has_a_table_with_the_numbers_of_the_records(
+    tab: Page, board: Dashboard, runs: Path
+) -> None:
+    folder = runs / "both" / "d-psgd"
+    show(tab, f"{board.url}#/run?id=both%2Fd-psgd&kind=so+far")
+    tab.wait_for_selector("#links-said[data-total]")
+    for figure in tab.locator("figure:has([role=img])").all():
+        there = figure.locator("details").count() or figure.locator("xpath=../..").locator("details").count()
+        assert there, figure.inner_text()
+    with open(folder / "peers.csv", newline="") as file:
+        people = list(csv.DictReader(file))
+    classes = [name for name in people[0] if name.startswith("class ")]
+    assert cells(tab, "labels") == [[one["peer"], *(one[name] for name in classes)] for one in people]
+    with open(folder / "links.csv", newline="") as file:
+        links = list(csv.DictReader(file))
+    sent: Counter[str] = Counter()
+    for line in links:
+        sent[line["sender"]] += int(line["bytes"])
+    assert {row[0] for row in cells(tab, "bytes by peer")} == set(sent)
+    (size,) = set(sent.values())  # each peer sends the same model to all others
+    assert tab.get_attribute("#traffic", "data-busiest") == str(size)
+    messages = Counter((f"peer {line['sender']}", f"peer {line['receiver']}") for line in links)
+    assert {(row[0], row[1]): int(row[3]) for row in cells(tab, "bytes by link")} == messages
+    with open(folder / "metrics.csv", newline="") as file:
+        first = [
+            float(line["accuracy_after_mixing"]) for line in csv.DictReader(file) if line["round"] == "0"
+        ]
+    assert cells(tab, "learning curves")[0][:2] == ["1", f"{100 * sum(first) / len(first):.1f} %"]
+
+
+def test_a_peer_has_a_page_of_its_own(tab: Page, board: Dashboard, runs: Path) -> None:
+    show(tab, f"{board.url}#/run?id=both%2Foracle&peer=1")
+    with open(runs / "both" / "oracle" / "links.csv", newline="") as file:
+        mine = [line for line in csv.DictReader(file) if line["receiver"] == "1"]
+    heard = Counter(line["sender"] for line in mine if line["bytes"] != "0")  # others only asked for a model
+    assert {row[0]: int(row[1]) for row in cells(tab, "partners")} == heard
+    curves: dict[str, list[float]] = {"local": [], "oracle": []}
+    for name, values in curves.items():
+        with open(runs / "both" / name / "metrics.csv", newline="") as file:
+            values += [
+                float(line["accuracy_after_local"]) for line in csv.DictReader(file) if line["peer"] == "1"
+            ]
+    shown = cells(tab, "learning curves")
+    assert [row[1] for row in shown] == [f"{100 * value:.1f} %" for value in curves["oracle"]]
+    assert [row[-1] for row in shown] == [f"{100 * value:.1f} %" for value in curves["local"]]
+    with open(runs / "both" / "oracle" / "peers.csv", newline="") as file:
+        data = list(csv.DictReader(file))[1]
+    counts = [value for name, value in data.items() if name.startswith("class ")]
+    assert [row[1] for row in cells(tab, "labels")] == counts
+
+
+def test_what_is_known_of_the_method_is_what_explain_says(tab: Page, board: Dashboard) -> None:
+    show(tab, f"{board.url}#/run?id=both%2Fd-psgd")
+    tab.click("text=Equations, settings, differences from the paper")
+    shown = tab.inner_text("pre")
+    told = CliRunner().invoke(app, ["explain", "d-psgd"]).output
+    equations = [line.strip() for line in told.splitlines() if "<-" in line]
+    assert equations
+    assert all(line in shown for line in equations)
 
 
 def test_two_runs_are_compared_in_one_click(tab: Page, board: Dashboard) -> None:

@@ -120,6 +120,9 @@ def test_very_many_runs_are_found_and_searched(many: int, tmp_path: Path, tab: P
         show(tab, f"{board.url}#/runs")
         assert tab.inner_text("main [role=status]") == f"{many} runs"
         assert tab.locator("tbody tr").count() == 200
+        assert tab.inner_text("button:has-text('Show more')") == f"Show more ({many - 200})"
+        tab.click("text=Show more")
+        assert tab.locator("tbody tr").count() == min(many, 1200)
         tab.fill("input[type=search]", "run-00711")
         assert tab.locator("tbody tr").count() == 1
     finally:

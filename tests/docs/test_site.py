@@ -95,6 +95,17 @@ def test_every_algorithm_has_a_page_with_its_settings_equations_and_a_round(site
         assert all(f"<code>{preset}</code>" in page for preset in algorithms[name].presets)
 
 
+def test_settings_and_words_are_set_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line of the table has four cells, and no sign of Markdown is left over."""
+    from coterie.catalogue import algorithms
+
+    pages = making("algorithm_pages", monkeypatch)
+    assert pages._plain("counts memory^age of it") == "counts memory<sup>age</sup> of it"
+    for name in of_the_package(algorithms):
+        rows = [line for part in pages._settings(algorithms[name]) for line in part.splitlines()]
+        assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows if row.startswith("|")), name
+
+
 def test_the_picture_of_a_round_shows_who_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = making("algorithm_pages", monkeypatch).picture
     assert picture("local").count("<line") == 0

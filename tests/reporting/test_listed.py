@@ -79,3 +79,36 @@ def test_a_comparison_says_who_is_best_and_gained_what() -> None:
     assert (rows["c"]["score_text"], rows["c"]["best"]) == ("70.0 %", "kin")
     assert rows["c"]["gain_text"] == "+15.0"
     assert {row["plan"] for name, row in rows.items() if name != "c"} == {"c"}
+
+
+def test_a_sweep_says_which_setting_is_best() -> None:
+    """lr 0.5 has 60 and 80 %, Local with it 50 and 60 %: 70 % in the mean, and a gain of 15 points."""
+    lines = {
+        f"s/{algorithm}-{rate}-{seed}": line(
+            algorithm, mean, data=f"seed {seed}", training__lr=rate, seed=seed
+        )
+        for algorithm, rate, means in (
+            ("local", 0.1, (0.6, 0.5)),
+            ("local", 0.5, (0.5, 0.6)),
+            ("kin", 0.1, (0.9, 0.2)),
+            ("kin", 0.5, (0.6, 0.8)),
+        )
+        for seed, mean in enumerate(means)
+    }
+    plans = {"s": Plan(Path("s"), "sweep", list(lines))}
+    row = next(row for row in rows_of(named(lines), plans) if row["id"] == "s")
+    assert (row["score_text"], row["best"]) == ("70.0 %", "kin, training.lr 0.5")
+    assert row["gain_text"] == "+15.0"
+
+
+def test_a_sweep_over_data_has_no_best() -> None:
+    lines = named(
+        {
+            "s/easy": line("kin", 0.9, data="easy", partition="iid"),
+            "s/hard": line("kin", 0.5, data="hard", partition="rotations(4)"),
+        }
+    )
+    row = next(
+        row for row in rows_of(lines, {"s": Plan(Path("s"), "sweep", list(lines))}) if row["id"] == "s"
+    )
+    assert (row["score"], row["score_text"]) == (None, "")

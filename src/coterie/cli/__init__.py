@@ -74,7 +74,7 @@ COMMANDS: Commands = {
     ),
     "doctor": (
         "coterie.cli.upkeep.doctor:doctor",
-        "Look at versions, threads, memory, disk, data, network, GPU: what is fine, what to fix.",
+        "Look at versions, threads, memory, GPU, Ray, disk, data, ports: what is fine, what to fix.",
     ),
 }
 RUNS_COMMANDS: Commands = {

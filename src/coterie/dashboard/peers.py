@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.errors import CoterieError, RunFolderError, UnreachableError
 from coterie.experiments.real_peers.peer_records import RECORDS_FILE, Records, last_scores
+from coterie.metric import ACCURACY, Metric
 from coterie.peer.trust.settings import SETTINGS_FILE
 from coterie.peer.watch.monitoring import ask_standing, is_running
 from coterie.peer.watch.standing import Standing
@@ -43,12 +44,13 @@ def _standing(folder: Path) -> dict[str, Any]:
             return {"name": folder.name, "state": f"runs, but does not say how it stands: {error}"}
     try:
         lines = Records(folder / RECORDS_FILE).read()
-        _, scores = last_scores(lines)
+        name, scores = last_scores(lines)
     except (OSError, CoterieError):
         return {"name": folder.name, "state": "its folder cannot be read"}
     done = lines[-1]["round"] + 1 if lines else 0
     said = f"does not run; {done} round{'' if done == 1 else 's'} on disk"
-    return {"name": folder.name, "state": said, "round": done, "scores": scores}
+    metric = metric_entry(Metric(name, percent=name == ACCURACY.name)) if scores else None
+    return {"name": folder.name, "state": said, "round": done, "metric": metric, "scores": scores}
 
 
 def _counted(refused: Mapping[str, int]) -> str:

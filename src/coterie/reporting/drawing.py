@@ -15,6 +15,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from coterie.files import write_atomically
@@ -64,18 +65,25 @@ def name_peers(axis: Axis, names: Sequence[str]) -> None:
 
 def save(figure: Figure, path: Path) -> Path:
     """In print quality, written atomically: PNG and SVG, or only the PNG if that is what the path names."""
-    figure.draw_without_rendering()  # finds its layout, once for all formats
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)  # once for all formats
     figure.set_layout_engine("none")
-    if path.suffix:
-        write_atomically(path, _content(figure, "png", _PRINT))
-        return path
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "coterie"}):  # text stays text
-        write_atomically(path.with_suffix(".svg"), _content(figure, "svg", _PRINT, metadata={"Date": None}))
-    write_atomically(path.with_suffix(".png"), _content(figure, "png", _PRINT))
+    if not path.suffix:
+        write_atomically(path.with_suffix(".svg"), _svg(figure))
+    write_atomically(path.with_suffix(".png"), _png(figure))
     return path.with_suffix(".png")
 
 
-def _content(figure: Figure, kind: str, dpi: int, **more: Any) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format=kind, dpi=dpi, **more)
+def _svg(figure: Figure) -> bytes:
+    """Not by `savefig`, which would draw everything once more to look for a layout; so for PNG."""
+    content, figure.dpi = io.BytesIO(), _PRINT
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "coterie"}):  # text stays text
+        FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
+    return content.getvalue()
+
+
+def _png(figure: Figure) -> bytes:
+    content, figure.dpi = io.BytesIO(), _PRINT
+    FigureCanvasAgg(figure).print_png(content)
     return content.getvalue()

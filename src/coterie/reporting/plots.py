@@ -76,7 +76,8 @@ def learning_curves(given: Sequence[Sequence[Run | Known]], labels: Sequence[str
     together.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     _name_axes(together, runs[0].metric)
     for number, (group, label) in enumerate(zip(groups, labels, strict=True)):
-        axes = figure.add_subplot(grid[1 + number // columns, number % columns], sharey=together)
+        place = grid[1 + number // columns, number % columns]
+        axes = figure.add_subplot(place, sharex=together, sharey=together)
         _curve_with_band(axes, group, colour_of(number), label)
         axes.set_title(label, fontsize=9)
         _small(axes, number, columns, len(runs), "round", title)
@@ -127,7 +128,7 @@ def who_learned_from_whom(
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     figure = new_figure(1.3 + 3.2 * columns, 1.0 + 3.2 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     maps = [heat_map(group) for group, _ in shown]
     top = max(float(one.shares.max()) for one in maps)
     image: Any = None
@@ -259,12 +260,13 @@ def _in_percent(axes: Axes, metric: Metric) -> None:
 
 
 def _small(axes: Axes, number: int, columns: int, total: int, x: str, y: str) -> None:
-    """A panel in a grid: names only at the left and at the bottom."""
-    if number % columns == 0:
+    """A panel in a grid whose scales are the same: names only at the left and at the bottom."""
+    at_left, at_bottom = number % columns == 0, number + columns >= total
+    if at_left:
         axes.set_ylabel(y, fontsize=9)
-    if number + columns >= total:
+    if at_bottom:
         axes.set_xlabel(x, fontsize=9)
-        axes.tick_params(labelbottom=True)
+    axes.tick_params(labelleft=at_left, labelbottom=at_bottom)
     axes.tick_params(labelsize=8)
     if not axes.images:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_a_machine_that_runs_the_tests_has_nothing_to_fix(coterie: Command) -> N
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert {one["what"] for one in found} == {
-        "Python", "package", "extra", "threads", "memory", "GPU", "disk", "data", "network",
+        "Python", "package", "extra", "threads", "memory", "GPU", "Ray", "disk", "data", "network",
     }  # fmt: skip
     assert not [one for one in found if one["state"] == "fix"]
     assert "\x1b" not in coterie("doctor").stdout  # no colours where there is no terminal
@@ -51,6 +52,31 @@ def test_the_data_folder_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     (missing,) = (line for line in said("data", "note") if line.startswith("mnist "))
     assert str(tmp_path) in missing
+
+
+def test_a_ray_elsewhere_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (here,) = said("Ray", "fine")
+    assert here.endswith("--engine ray starts one on this machine")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
+        (problem,) = said("Ray", "fix")  # nobody listens
+        assert problem.startswith(f"RAY_ADDRESS is ray://{address}, which does not answer: ")
+        listening.listen()
+        assert said("Ray", "fine")[0].endswith(f"RAY_ADDRESS is ray://{address}, which answers")
+
+
+def test_a_port_that_is_taken_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(doctor, "PAGE_PORT", port)
+        assert said("network", "note") == [
+            f"port {port}, the page's, is in use: coterie dashboard --port 0 takes another"
+        ]
 
 
 def test_what_breaks_is_said_and_the_rest_is_still_examined(

@@ -13,6 +13,8 @@ from coterie.cli.problems import note
 from coterie.experiments.runs.naming import RUNS
 from coterie.files import require_place
 
+PAGE_PORT = 8666
+
 
 def dashboard(
     runs: Annotated[
@@ -30,7 +32,7 @@ def dashboard(
     host: Annotated[
         str, typer.Option(help="Whom to answer; anything but this machine needs the token in the address.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8666,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = PAGE_PORT,
 ) -> None:
     """Show runs, going on or finished, and real peers as a page in the browser; Ctrl-C ends it."""
     peers = importlib.import_module("coterie.dashboard.peers")

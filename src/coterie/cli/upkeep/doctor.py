@@ -26,6 +26,7 @@ from rich.text import Text
 
 from coterie.catalogue import sources
 from coterie.cli.output import Json, print_json
+from coterie.cli.upkeep.dashboard import PAGE_PORT
 from coterie.errors import DataError
 from coterie.experiments.runs.naming import RUNS
 from coterie.files import alone, somebody_has
@@ -61,7 +62,7 @@ class Finding:
 
 
 def doctor(json: Json = False) -> None:
-    """Look at versions, threads, memory, disk, data, network, GPU: what is fine, what to fix."""
+    """Look at versions, threads, memory, GPU, Ray, disk, data, ports: what is fine, what to fix."""
     found = examine()
     if json:
         print_json([asdict(one) for one in found])
@@ -78,7 +79,7 @@ def doctor(json: Json = False) -> None:
 def examine() -> list[Finding]:
     """All findings, in the order in which they are shown."""
     looks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _python, _packages, _extras, _threads, _memory, _gpu, _disk, _data, _network,
+        _python, _packages, _extras, _threads, _memory, _gpu, _ray, _disk, _data, _network,
     )  # fmt: skip
     found: list[Finding] = []
     for look in looks:
@@ -155,6 +156,23 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("fine", "GPU", "none; models train on the CPU")
 
 
+def _ray() -> Iterator[Finding]:
+    if importlib.util.find_spec("ray") is None:
+        yield Finding("note", "Ray", "not installed; runs stay on this machine")
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        where = "starts one on this machine" if not address else f"joins {address}, as RAY_ADDRESS says"
+        yield Finding("fine", "Ray", f"Ray {version('ray')}; --engine ray {where}")
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=3):
+            yield Finding("fine", "Ray", f"Ray {version('ray')}; RAY_ADDRESS is {address}, which answers")
+    except (OSError, OverflowError) as error:
+        yield Finding("fix", "Ray", f"RAY_ADDRESS is {address}, which does not answer: {error}")
+
+
 def _disk() -> Iterator[Finding]:
     here = next(folder for folder in (RUNS.resolve(), *RUNS.resolve().parents) if folder.is_dir())
     free = shutil.disk_usage(here).free
@@ -207,3 +225,10 @@ def _network() -> Iterator[Finding]:
         listening.listen()
         with socket.create_connection(listening.getsockname(), timeout=5):
             yield Finding("fine", "network", "ports on this machine can be opened and reached")
+    with socket.socket() as wanted:
+        wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            wanted.bind(("127.0.0.1", PAGE_PORT))
+        except OSError:
+            hint = "coterie dashboard --port 0 takes another"
+            yield Finding("note", "network", f"port {PAGE_PORT}, the page's, is in use: {hint}")

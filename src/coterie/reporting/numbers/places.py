@@ -39,9 +39,8 @@ def groups_of(run: OfFolder) -> tuple[Whole, Kind]:
     clusters = run.clusters
     if clusters is not None:
         return np.unique(clusters[run.shown], return_inverse=True)[1], "cluster"
-    if run.received:
-        return communities(run.shares), "community"
-    return np.zeros(len(run.shown), np.int64), "none"
+    found = communities(run.shares) if run.received else np.zeros(len(run.shown), np.int64)
+    return found, "community" if found.any() else "none"  # where all are one, there are none
 
 
 def communities(shares: Array) -> Whole:

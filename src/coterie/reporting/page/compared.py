@@ -76,6 +76,7 @@ def compared(
     fit = dict(sorted(fit.items(), key=lambda entry: _rank(entry[1], metric)))
     return {
         "metric": metric_entry(metric),
+        "alike": _on_the_same_data([run for group in fit.values() for run in group]),
         "groups": [_group(label, group, local, identities or {}) for label, group in fit.items()],
         "targets": _targets(list(fit.values()), metric),
         "words": words_of(fit, local),

@@ -160,9 +160,17 @@ def _plan_row(
     row |= {"kind": plan.kind, "link": "compare" if members else "", "started": begun, "algorithms": said}
     row |= {"differs": "", "plan": None, "runs": len(members), "gain": None, "gain_text": ""}
     metrics = {lines[member["id"]].metric for member in members if member["score"] is not None}
-    if len(metrics) == 1 and plan.kind == "comparison":
+    if len(metrics) == 1 and plan.kind != "reproduction" and _on_the_same_data(members, lines):
         row |= _best(members, metrics.pop())
     return {**row, "text": f"{name} {plan.kind} {said} {state.text}".lower()}
+
+
+def _on_the_same_data(members: Sequence[dict[str, Any]], lines: Mapping[str, Line]) -> bool:
+    """But for the seed; a sweep may go over data, and then no score of it is the best."""
+    decides = {key for key in _SAME_DATA if key != "seed"}
+    configs = [lines[member["id"]].config for member in members if member["score"] is not None]
+    known = [{k: v for k, v in config.items() if k.partition(".")[0] in decides} for config in configs]
+    return all(one == known[0] for one in known)
 
 
 def _stand(states: Counter[str], planned: int) -> tuple[Any, str]:
@@ -177,19 +185,24 @@ def _stand(states: Counter[str], planned: int) -> tuple[Any, str]:
 
 
 def _best(members: Sequence[dict[str, Any]], metric: Metric | None) -> dict[str, Any]:
-    """The method with the best mean over seeds."""
+    """The method, with its settings where these differ, that has the best mean over seeds."""
     scores: dict[str, list[float]] = {}
     for row in members:
         if row["score"] is not None:
-            scores.setdefault(row["algorithm"], []).append(row["score"])
+            scores.setdefault(_without_seed(row), []).append(row["score"])
     assert metric is not None
     means = {name: sum(values) / len(values) for name, values in scores.items()}
     best = (max if metric.higher_is_better else min)(means, key=lambda name: means[name])
-    gains = [row["gain"] for row in members if row["algorithm"] == best and row["gain"] is not None]
+    gains = [row["gain"] for row in members if _without_seed(row) == best and row["gain"] is not None]
     gain = sum(gains) / len(gains) if gains else None
     text = "" if gain is None else signed(metric, gain)
     score = {"score": plain(means[best]), "score_text": in_words(metric, means[best]), "best": best}
     return {**score, "gain": plain(gain), "gain_text": text}
+
+
+def _without_seed(row: Mapping[str, Any]) -> str:
+    parts = [part for part in row["differs"].split(", ") if part and not part.startswith("seed ")]
+    return ", ".join([row["algorithm"], *parts])
 
 
 def differences(lines: Mapping[str, Line], plan_of: Mapping[str, str]) -> dict[str, str]:

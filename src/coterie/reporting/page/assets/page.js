@@ -59,9 +59,10 @@ function twin(caption, make) {  // the table of a picture, made when it is opene
   box.addEventListener("toggle", () => { if (box.open && box.children.length === 1) box.append(make()); });
   return box;
 }
-const words = (lines) => el("div", { class: "words" }, lines.map((line) => el("p", {}, line)));
+const whole = (said) => said.replace(/(\d) (%|[kMGT]?B\b|points?\b|s\b|min\b|h\b)/g, "$1\u00a0$2");  // a number and its unit stay together
+const words = (lines) => el("div", { class: "words" }, lines.map((line) => el("p", {}, whole(line))));
 const tiles = (all) => el("dl", { class: "tiles" }, all.filter(Boolean).map(([what, value, more, kind]) => el("div", {}, el("dt", {}, what), el("dd", { class: kind || "" }, value), more ? el("dd", { class: "more" }, more) : null)));
-const notes = (lines) => lines.map((line) => el("p", { class: "note" }, line));
+const notes = (lines) => lines.map((line) => el("p", { class: "note" }, whole(line)));
 
 /* ---- runs ---- */
 const COLUMNS = [["name", "run"], ["algorithm", "algorithm"], ["score", "main metric", 1], ["gain", "gain over Local", 1],
@@ -131,11 +132,11 @@ function drawComparison(found, query) {
   const metric = found.metric, groups = found.groups;
   const dash = (n) => n >= LIGHT.length ? [6, 4] : undefined;
   const links = (one) => one.seeds.length < 2 ? (one.ids[0] ? el("a", { href: address("run", { id: one.ids[0] }) }, one.label) : one.label)
-    : el("span", {}, one.label + ": seeds ", one.ids.map((id, n) => [n ? ", " : "", id ? el("a", { href: address("run", { id }), "aria-label": `${one.label}, seed ${one.seeds[n]}` }, String(one.seeds[n])) : String(one.seeds[n])]).flat());
+    : el("span", {}, one.label, el("small", {}, "seeds ", one.ids.map((id, n) => [n ? ", " : "", id ? el("a", { href: address("run", { id }), "aria-label": `${one.label}, seed ${one.seeds[n]}` }, String(one.seeds[n])) : String(one.seeds[n])]).flat()));
   const several = groups.some((one) => one.row.low !== null);
-  const best = groups.length ? text(metric, groups[0].row.mean) : "", bold = (said) => said === best && groups.length > 1 ? el("b", {}, said) : said;
+  const best = groups.length ? text(metric, groups[0].row.mean) : "", bold = (said) => said === best && groups.length > 1 && found.alike ? el("b", {}, said) : said;
   const rows = groups.map((one, n) => [el("span", {}, swatch(colour(n), !!dash(n)), links(one)),
-    bold(text(metric, one.row.mean)), ...(several ? [one.row.low === null ? "-" : `${text(metric, one.row.low)} to ${text(metric, one.row.high)}`] : []),
+    bold(text(metric, one.row.mean)), ...(several ? [one.row.low === null ? "-" : "± " + text(metric, one.row.high - one.row.mean)] : []),
     text(metric, one.row.worst), gainCell(signed(metric, one.row.gain)), one.row.bytes_text, one.row.inside === null ? "-" : Math.round(100 * one.row.inside) + " %", one.row.rounds, one.seeds.length]);
   const parts = [el("h1", {}, found.title || "Comparison"), words(found.words), notes(found.notes)];
   if (found.tables) for (const one of found.tables) parts.push(el("h2", {}, one.title), table(one.head, one.rows, one.caption || one.title, one.numbers));
@@ -144,7 +145,7 @@ function drawComparison(found, query) {
   if (groups.length) parts.push(el("h2", {}, "Learning curves"), el("p", { class: "note" }, "Means over peers on their own test data, at the point of a round where each method is measured." + (groups.some((one) => one.seeds.length > 1) ? " Bands: from the lowest seed to the highest." : "")),
     curves(metric, groups.map((one, n) => ({ label: one.label, rounds: one.curve.rounds, values: one.curve.mean, colour: colour(n), dash: dash(n),
       low: one.seeds.length > 1 ? one.curve.low : null, high: one.curve.high })), ["lowest seed", "highest seed"]),
-    el("h2", {}, "Methods side by side"), table(["method", metric.unit, ...(several ? ["95 % interval over seeds"] : []), "worst tenth", "gain over Local", "sent per peer", "from own cluster", "rounds", "seeds"], rows, `Means over peers${several ? " and seeds" : ""}; ${metric.better}, the best in bold. Worst tenth: of the peers.`, [1, 2, 3, 4, 5, 6, 7, 8]));
+    el("h2", {}, "Methods side by side"), table(["method", metric.unit, ...(several ? ["95 % interval"] : []), "worst tenth", "gain over Local", "sent per peer", "from own cluster", "rounds", "seeds"], rows, `Means over peers${several ? " and seeds, with Student's interval over the seeds" : ""}; ${metric.better}${found.alike ? ", the best in bold" : ""}. Worst tenth: of the peers.`, [1, 2, 3, 4, 5, 6, 7, 8]));
   if (found.targets) parts.push(targets(found, query));
   if (found.runs && found.runs.length) parts.push(el("h2", {}, "Single runs"), el("ul", {}, found.runs.map((one) => el("li", {}, el("a", { href: address("run", { id: one.id }) }, one.title)))));
   main.replaceChildren(...parts.flat());
@@ -196,7 +197,7 @@ function runTiles(run) {
   return tiles([[metric.title + ", mean", text(metric, last(c.mean)), "worst tenth " + text(metric, last(c.worst))],
     gain === null ? null : ["gain over Local", gain + (gain === "-" ? "" : unit), `${g.helped} gained, ${g.hurt} lost`, sense(gain)],
     run.inside === null ? null : ["from its own cluster", Math.round(100 * run.inside) + " %", "of what a peer learned"],
-    ["sent per peer", bytes(t.per_peer), t.busiest ? "at most " + t.busiest.text : null],
+    ["sent per peer", bytes(t.per_peer), t.busiest && t.sent.some((one) => one < t.busiest.bytes) ? whole(`most: ${t.busiest.name}, ${t.busiest.text}`) : null],
     ["rounds", run.rounds.done < run.rounds.planned ? `${run.rounds.done} of ${run.rounds.planned}` : String(run.rounds.done), run.seconds]]);
 }
 function peersPart(run, name, id) {
@@ -206,7 +207,7 @@ function peersPart(run, name, id) {
   const picture = bars(values, order.map((n, k) => has ? (values[k] >= 0 ? style("--good") : style("--bad")) : colour(0)),
     has ? "peers: gain over Local, largest first" : "peers: score, best first", (v) => has ? signed(metric, v) : text(metric, v), order.map(name), (k) => { location.hash = open(order[k]); });
   picture.dataset.helped = g.helped ?? ""; picture.dataset.hurt = g.hurt ?? ""; picture.id = "peers";
-  return [el("h2", {}, has ? "Peers, by gain over Local" : "Peers, by score"), has ? el("p", {}, g.words) : null,
+  return [el("h2", {}, has ? "Peers, by gain over Local" : "Peers, by score"), has ? el("p", {}, whole(g.words)) : null,
     el("figure", {}, picture, twin("peers", () => table(has ? ["peer", metric.unit, "alone", "gain"] : ["peer", metric.unit],
       order.map((n) => [el("a", { href: open(n) }, "peer " + name(n)), text(metric, g.mine[n]), ...(has ? [text(metric, g.alone[n]), signed(metric, g.gain[n])] : [])]), "Every peer", [1, 2, 3])))].filter(Boolean);
 }
@@ -236,8 +237,9 @@ async function linksPart(run, name, id, query) {
     const what = kind === "weights" ? "what a peer learned" : "the models that a peer received";
     const inside = found.inside === null ? "" : ` ${Math.round(1000 * found.inside) / 10} % of ${what} came from its own ${links.group_kind}.`;
     const only = kind === "weights" && rounds.length < 2 ? " Weights of earlier rounds were not written down." : "";
-    const cut = found.total > found.shares.length ? ` The ${found.shares.length} strongest are drawn.` : "";
-    said.textContent = `${found.total} links, ${found.learners} of ${n} peers learned from others.${inside}${cut}${only}`; scale.textContent = `From none to ${(100 * strongest(found) / found.unit).toFixed(1)} % of ${what}.`;
+    const weak = weakOnes(found);
+    const cut = (found.total > found.shares.length ? ` The ${found.shares.length} strongest are drawn.` : "") + (weak ? ` The graph leaves out ${weak} weak ones, below 2 % of the strongest.` : "");
+    said.textContent = whole(`${found.total} links, ${found.learners} of ${n} peers learned from others.${inside}${cut}${only}`); scale.textContent = whole(`From none to ${(100 * strongest(found) / found.unit).toFixed(1)} % of ${what}.`);
     Object.assign(said.dataset, { inside: found.inside ?? "", total: found.total, learners: found.learners, round, kind });
     twinPlace.replaceChildren(twin("the strongest links in round " + round, () => {
       const order = found.shares.map((_, k) => k).sort((a, b) => found.shares[b] - found.shares[a]).slice(0, 200);
@@ -265,15 +267,15 @@ async function linksPart(run, name, id, query) {
     return `peer ${name(links.order[row])} learned ${value ? share(value) : "nothing"} from ${row === column ? "itself" : "peer " + name(links.order[column])}`;
   });
   graph.onclick = (event) => { const peer = nearest(event.offsetX, event.offsetY); if (peer >= 0) { tip.hidden = true; location.hash = address("run", { id, peer }); } };
-  const groups = [...new Set(links.groups)].sort((a, b) => a - b);
+  const groups = [...new Set(links.groups)].sort((a, b) => a - b), grouped = links.group_kind !== "group";
   return [el("h2", {}, "Who learned from whom"), el("div", { class: "bar" }, el("label", { for: "kind" }, "show"), choose, el("label", { for: "round", class: "unseen" }, "round"), slider, out), said,
-    el("div", { class: "keys" }, groups.slice(0, 12).map((k) => el("span", {}, el("i", { style: "--of:" + colour(k) }), `${links.group_kind} ${k}`)), groups.length > 12 ? el("span", {}, `and ${groups.length - 12} more; colours repeat`) : null),
-    el("div", { class: "pictures" }, el("figure", {}, graph, el("figcaption", {}, "A line leads from a sender to a learner, in the colour of the sender's " + links.group_kind + ". Point at a peer to see its links, click it to open its page.")),
-      el("figure", {}, map, el("figcaption", {}, "Each row is a peer that learns, each column one it learns from; sorted by " + links.group_kind + ", in the colours of the edges. ", el("i", { class: "ramp" }), " ", scale))), twinPlace];
+    el("div", { class: "keys" }, !grouped ? null : groups.slice(0, 12).map((k) => el("span", {}, el("i", { style: "--of:" + colour(k) }), `${links.group_kind} ${k}`)), groups.length > 12 ? el("span", {}, `and ${groups.length - 12} more; colours repeat`) : null),
+    el("div", { class: "pictures" }, el("figure", {}, graph, el("figcaption", {}, "A line leads from a sender to a learner" + (grouped ? ", in the colour of the sender's " + links.group_kind : "") + ". Point at a peer to see its links, click it to open its page.")),
+      el("figure", {}, map, el("figcaption", {}, "Each row is a peer that learns, each column one it learns from" + (grouped ? "; sorted by " + links.group_kind + ", in the colours of the edges. " : ". "), el("i", { class: "ramp" }), " ", scale))), twinPlace];
 }
 function trafficPart(run, name) {
   const t = run.traffic, order = t.sent.map((_, n) => n).sort((a, b) => t.sent[b] - t.sent[a]);
-  const parts = [el("h2", {}, "Traffic"), el("p", { id: "traffic", "data-busiest": t.busiest ? t.busiest.bytes : "" }, t.words)];
+  const parts = [el("h2", {}, "Traffic"), el("p", { id: "traffic", "data-busiest": t.busiest ? t.busiest.bytes : "" }, whole(t.words))];
   if (t.busiest) parts.push(el("figure", {}, bars(order.map((n) => t.sent[n]), order.map(() => colour(2)), "peers: bytes sent, most first", (v) => v ? bytes(v) : "0", order.map(name)),
     twin("bytes by peer", () => table(["peer", "sent", "received"], order.slice(0, 1000).map((n) => [name(n), bytes(t.sent[n]), bytes(t.received[n])]), "Payloads since the first round", [1, 2])),
     twin("bytes by link", () => table(["sender", "receiver", "bytes", "messages"], t.links.map(([a, b, size, count]) => [a, b, bytes(size), count]), `The ${t.links.length} busiest of ${t.total_links} links`, [2, 3]))));
@@ -283,7 +285,7 @@ function labelsPart(run, name) {
   const labels = run.labels;
   if (!labels) return [];
   const canvas = labelBars(labels, run.links.order, name);
-  return [el("h2", {}, "Labels"), el("p", { class: "note" }, `Training samples of each class; peers in the order of the map.`), el("figure", {}, canvas,
+  return [el("h2", {}, "Labels"), el("p", { class: "note" }, "Training samples of each class" + (Object.keys(run.links.kinds).length ? "; peers in the order of the map." : ".")), el("figure", {}, canvas,
     el("div", { class: "keys" }, labels.classes.slice(0, 12).map((one, c) => el("span", {}, el("i", { style: "--of:" + shade(c, labels.classes.length) }), one))),
     twin("labels", () => table(["peer", ...labels.classes], labels.counts.map((row, n) => [name(n), ...row]), "Training samples by class", labels.classes.map((_, n) => n + 1))))];
 }
@@ -305,11 +307,11 @@ async function viewPeer(run, place, id) {
 
 /* ---- real peers ---- */
 async function viewPeers() {
-  const found = await ask("/api/peers"), metric = (one) => one.metric || { percent: true };
+  const found = await ask("/api/peers"), metric = (one) => one.metric || { percent: true }, measured = [...new Set(found.peers.map((one) => one.metric && one.metric.title).filter(Boolean))].join(" or ") || "score";
   const line = (one) => [one.name, el("span", { class: "badge state-" + (one.kind || "interrupted") }, one.state), one.rounds ? `${one.round} of ${one.rounds}` : one.round ?? "-", ...["after_local", "after_mixing"].map((point) => one.scores && one.scores[point] !== undefined ? text(metric(one), one.scores[point]) : "-"),
     one.bytes_in === undefined ? "-" : bytes(one.bytes_in), one.bytes_out === undefined ? "-" : bytes(one.bytes_out), one.alive ?? "-", one.refused ?? "-"];
   main.replaceChildren(el("h1", {}, "Real peers"), found.peers.length ? tiles([["peers that run", `${found.peers.filter((one) => one.kind).length} of ${found.peers.length}`], ["finished", String(found.peers.filter((one) => one.kind === "finished").length)],
-    ["rounds done, least", String(Math.min(...found.peers.map((one) => one.round ?? 0)))]]) : null, found.peers.length ? table(["peer", "state", "round", "after local", "after mixing", "received", "sent", "neighbours alive", "refused"], found.peers.map(line), "How they stand now", [2, 3, 4, 5, 6, 7, 8]) : el("p", {}, "No peers were named. To see them here: ", el("code", {}, "coterie dashboard --peer DIR"), " for one or more, or ", el("code", {}, "coterie swarm --dashboard"), " for five on this machine."),
+    ["rounds done, least", String(Math.min(...found.peers.map((one) => one.round ?? 0)))]]) : null, found.peers.length ? table(["peer", "state", "round", measured + " after local", measured + " after mixing", "received", "sent", "neighbours alive", "refused"], found.peers.map(line), "How they stand now", [2, 3, 4, 5, 6, 7, 8]) : el("p", {}, "No peers were named. To see them here: ", el("code", {}, "coterie dashboard --peer DIR"), " for one or more, or ", el("code", {}, "coterie swarm --dashboard"), " for five on this machine."),
     ...found.peers.filter((one) => one.neighbours && one.neighbours.length).flatMap((one) => [el("h2", {}, "As " + one.name + " sees the others"), table(["peer", "alive", "round", "weight", "received", "sent", "missing", "trouble"], one.neighbours.map((other) => [other.name, el("span", { class: "badge state-" + (other.alive ? "finished" : "interrupted") }, other.alive ? "alive" : "absent"), other.round < 0 ? "-" : other.round, other.weight === null ? "-" : Number(other.weight.toPrecision(3)), bytes(other.bytes_in), bytes(other.bytes_out), other.missing, other.trouble || ""]), "Neighbours of " + one.name, [2, 3, 4, 5, 6])]));
   main.dataset.peers = found.peers.length;
 }

@@ -7,7 +7,8 @@ const colour = (n) => (dark() ? NIGHT : LIGHT)[n % LIGHT.length];
 const alone = () => dark() ? "#b4b8bd" : "#595959";  // the colour of Local
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const MUTED = ["#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"];
-const shade = (n, of) => of <= MUTED.length ? MUTED[n] : `hsl(${Math.round(300 * n / of)} 55% 55%)`;
+const MUTED_NIGHT = ["#7468DC", "#88CCEE", "#44AA99", "#2FA35C", "#A6A63C", "#DDCC77", "#D97C88", "#C04B86", "#C468BC", "#BBBBBB"];
+const shade = (n, of) => of <= MUTED.length ? (dark() ? MUTED_NIGHT : MUTED)[n] : `hsl(${Math.round(300 * n / of)} 55% 55%)`;
 const FONT = "12px system-ui, sans-serif";
 
 function el(tag, more, ...inside) {
@@ -83,7 +84,7 @@ function curves(metric, series, what) {
     const plot = new uPlot({ width, height: width < 500 ? 240 : 320, scales: { x: { time: false, ...one } }, series: options, bands,
       legend: { show: false }, hooks: { setCursor: [(u) => say(u.cursor.idx)] }, padding: [10, 14, 0, 0],
       axes: [{ ...axis, size: 30, label: "round", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
-        { ...axis, ...name, size: 56, values: (u, ticks) => ticks.map((tick) => metric.percent ? Number((100 * tick).toPrecision(6)) + " %" : String(tick)) }] }, data, box);
+        { ...axis, ...name, size: 64, values: (u, ticks) => ticks.map((tick) => metric.percent ? Number((100 * tick).toPrecision(6)) + " %" : String(tick)) }] }, data, box);
     new ResizeObserver(() => { if (Math.abs(box.clientWidth - plot.width) > 4 && box.clientWidth > 200) plot.setSize({ width: box.clientWidth, height: plot.height }); }).observe(box);
   });
   const columns = series.flatMap((one) => one.low ? [one.label, what[0], what[1]] : [one.label]);
@@ -165,7 +166,12 @@ function partnerRows(partners) {
 }
 
 /* ---- who learned from whom ---- */
-function strongest(found) { let top = 1; for (const share of found.shares) if (share > top) top = share; return top; }
+function strongest(found) {
+  if (!found.top) { found.top = 1; for (const share of found.shares) if (share > found.top) found.top = share; }
+  return found.top;
+}
+const isWeak = (found, share) => 50 * share < strongest(found);
+const weakOnes = (found) => found.weak ?? (found.weak = found.shares.filter((share) => isWeak(found, share)).length);
 function sharesOf(found, count) {  // by learner and sender, for what the pointer asks
   if (!found.by) { found.by = new Map(); found.shares.forEach((share, k) => found.by.set(found.receivers[k] * count + found.senders[k], share / found.unit)); }
   return found.by;
@@ -174,11 +180,11 @@ function drawGraph(canvas, links, found, only = -1) {  // only: the peer whose l
   const size = Math.min(560, Math.max(240, canvas.parentElement.clientWidth)), pen = sized(canvas, size, size), places = links.positions;
   const few = found.shares.length < 500 ? 2 : 1, alpha = [0.06 * few, 0.12 * few, 0.3, 0.8], cut = [0.15, 0.35, 0.65], top = strongest(found);  // of the strongest
   const level = (k) => { const share = found.shares[k] / top; return share < cut[0] ? 0 : share < cut[1] ? 1 : share < cut[2] ? 2 : 3; };
-  if (only < 0 && found.shares.length > 1500) pen.drawImage(manyLines(size, places, links, found, (k) => alpha[level(k)]), 0, 0, size, size);
+  if (only < 0 && found.shares.length - weakOnes(found) > 1500) pen.drawImage(manyLines(size, places, links, found, (k) => alpha[level(k)]), 0, 0, size, size);
   else {
     const paths = new Map();
     for (let k = 0; k < found.shares.length; k++) {
-      if (only >= 0 && found.senders[k] !== only && found.receivers[k] !== only) continue;
+      if (only < 0 ? isWeak(found, found.shares[k]) : found.senders[k] !== only && found.receivers[k] !== only) continue;
       const key = (links.groups[found.senders[k]] % LIGHT.length) * 4 + level(k);
       let path = paths.get(key); if (!path) paths.set(key, path = new Path2D());
       const a = places[found.senders[k]], b = places[found.receivers[k]];
@@ -195,15 +201,16 @@ function drawGraph(canvas, links, found, only = -1) {  // only: the peer whose l
   for (const [of, path] of dots) { pen.fillStyle = of; pen.fill(path); }
   if (radius < 9) return;
   pen.font = "bold 11px system-ui, sans-serif"; pen.textAlign = "center"; pen.fillStyle = style("--ink"); pen.strokeStyle = style("--paper"); pen.lineWidth = 3;
-  places.forEach(([x, y], n) => { const label = links.names[n].slice(0, 12), down = y * size + (y > 0.95 ? -12 : 21); pen.strokeText(label, x * size, down); pen.fillText(label, x * size, down); });
+  places.forEach(([x, y], n) => { const label = links.names[n].slice(0, 12), down = y * size + ((1 - y) * size < 25 ? -12 : 21); pen.strokeText(label, x * size, down); pen.fillText(label, x * size, down); });
 }
 function manyLines(size, places, links, found, alpha) {  // pixel by pixel: a canvas takes a tenth of a second for so many
   const side = Math.round(size), layer = manyLines.layer || (manyLines.layer = document.createElement("canvas"));
   if (layer.width !== side) layer.width = layer.height = side;
-  const image = new ImageData(side, side), pixels = new Uint32Array(image.data.buffer), thin = Math.min(1, 3000 / found.shares.length);
+  const image = new ImageData(side, side), pixels = new Uint32Array(image.data.buffer), thin = Math.min(1, 3000 / (found.shares.length - weakOnes(found)));
   const tones = LIGHT.map((_, n) => packed(colour(n)));
   pixels.fill(0xff000000 | packed(style("--paper")));
   for (let k = 0; k < found.shares.length; k++) {
+    if (isWeak(found, found.shares[k])) continue;
     const a = places[found.senders[k]], b = places[found.receivers[k]], tone = tones[links.groups[found.senders[k]] % tones.length];
     const dx = (b[0] - a[0]) * side, dy = (b[1] - a[1]) * side, steps = Math.max(1, Math.ceil(Math.max(Math.abs(dx), Math.abs(dy))));
     const weight = Math.max(10, Math.round(256 * thin * alpha(k))), rest = 256 - weight;
@@ -253,5 +260,6 @@ function drawMap(canvas, links, found) {
   pen.stroke(); pen.strokeRect(from, from, size, size);
   if (!named || size / n < 12) return;
   pen.fillStyle = style("--soft"); pen.font = "11px system-ui, sans-serif"; pen.textAlign = "center";
-  links.order.forEach((peer, k) => { const middle = from + (k + 0.5) * size / n; pen.fillText(links.names[peer], middle, 12); pen.fillText(links.names[peer], 8, middle + 4); });
+  const step = Math.ceil((3 + Math.max(...links.names.map((name) => pen.measureText(name).width))) * n / size);  // as many columns as there is room for have their names
+  links.order.forEach((peer, k) => { const middle = from + (k + 0.5) * size / n; if (k % step === 0) pen.fillText(links.names[peer], middle, 12); pen.fillText(links.names[peer], 8, middle + 4); });
 }
