@@ -96,7 +96,7 @@ def test_the_number_of_a_head_that_does_not_exist_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: float
 ) -> None:
     """Not even the body beside it is mixed: the liar's friends learn as if it had sent nothing."""
-    head = {"cluster": torch.tensor([number])}
+    head = {"number of the head": torch.tensor([number])}
     shape = shape_of({**World("facade", tmp_path / "shape", SIZE).node(0).initial(), **head})
     lies = {3: other_parcels(lambda tree: {**tree, **head}, shape)}  # type: ignore[dict-item]
     world = Liars("facade", tmp_path, SIZE, lies=lies)
