@@ -79,7 +79,7 @@ def _guarded(table: Mapping[str, Any]) -> bool:
 
 _KIN = Advice(
     "kin",
-    "it finds by itself whom to learn from; over three seeds it is at most 0.3 points below Local in fifteen "
+    "it finds by itself whom to learn from; over three seeds it is at most 0.1 points below Local in fifteen "
     f"columns and above it in fourteen, and within 0.6 of the Oracle, which is told the clusters; {_TABLE}",
 )
 _ALONE = Advice("local", "one peer has nobody to learn from")
@@ -92,13 +92,13 @@ _ONE_MODEL_THROUGH_A_HUB = Advice(
 _THROUGH_A_HUB = Advice(
     "fedper",
     "kin needs links between peers, and a star has a hub; of fedper, fedrep and ditto, fedper comes out best "
-    f"in twelve columns of fifteen, one seed; {_TABLE}",
+    f"in twelve columns of fifteen, three seeds; {_TABLE}",
 )
 _FREE_RUNNING = Advice(
     "pdfl",
     "kin's peers keep step unless it seals nothing, and what it is worth without is not measured; of those "
     "that need not and send to a few only, pdfl gains most over Local, 2.1 points on average over fifteen "
-    f"columns, in step and with two seeds, and loses most with two classes, 1.5; {_TABLE}",
+    f"columns, in step and with three seeds, and loses most with two classes, 1.1; {_TABLE}",
 )
 _SEALED = Advice(
     "kin",
