@@ -88,10 +88,10 @@ def measured(pythons: dict[str, Path | str], asked: Asked, turns: int) -> dict[s
 
 def run(python: Path, script: Path, asked: Asked) -> Taken | str:
     """One process; a text says why it failed."""
-    command = [str(python), str(script), json.dumps(asked)]
+    command, environment = [str(python), str(script)], {**os.environ, "BENCHMARK_ASKED": json.dumps(asked)}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.monotonic()
-        process = subprocess.Popen(command, stdout=output, stderr=errors)
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
         _, status, usage = os.wait4(process.pid, 0)  # of it and of the children that it waited for
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)

@@ -40,6 +40,9 @@ class Ticking(FedAvg):
     """Says when a round has ended."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        if len(replies) < PEERS or any(reply.has_error() for reply in replies):
+            raise RuntimeError("some clients failed")
         found = super().aggregate_train(server_round, replies)
         clock.tick()
         return found

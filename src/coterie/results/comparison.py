@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,8 @@ from coterie.results.exports import Sheet
 from coterie.results.sheets import sheet_of
 
 Watch = Callable[[Planned], Watching]
+
+_ENDING = 20.0  # seconds that cancelled tasks have to leave their folder alone
 
 
 @dataclass(frozen=True, repr=False)
@@ -325,8 +330,8 @@ def _compared_on_ray(
     go_on: str,
 ) -> Comparison:
     """All runs beside each other, as many at a time as Ray has room for; then they are read."""
-    with tempfile.TemporaryDirectory() as apart:
-        where, runs, broken = folder or Path(apart), dict[str, Run](), dict[str, str]()
+    with _apart() as apart:
+        where, runs, broken = folder or apart, dict[str, Run](), dict[str, str]()
 
         def ended(task: Task, message: str | None) -> None:
             broken.update({} if message is None else {task.name: message})
@@ -344,6 +349,19 @@ def _compared_on_ray(
         except CoterieError as error:
             _give_up(plan, runs, folder, error, go_on)
         return compared(plan, runs, folder)
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[Path]:
+    """A folder for a while. Tasks that were cancelled may write a moment longer: it goes when they have."""
+    folder = Path(tempfile.mkdtemp(prefix="coterie-"))
+    try:
+        yield folder
+    finally:
+        until = time.monotonic() + _ENDING
+        while folder.exists() and time.monotonic() < until:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.05 if folder.exists() else 0.0)
 
 
 def _here(planned: Planned) -> Planned:

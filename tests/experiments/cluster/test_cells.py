@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -30,6 +31,7 @@ from coterie.experiments.runs.running import run_or_resume
 from coterie.experiments.setup.config import resolve
 from coterie.experiments.setup.prepare import Objects
 from coterie.experiments.setup.schema import Experiment
+from coterie.results import comparison
 
 USUAL: dict[str, Any] = {"data": "digits", "peers": 4, "rounds": 2, "topology": "ring"}
 RAY = {"engine": "ray", "executor": "looped"}
@@ -146,15 +148,42 @@ def write_for_ever(experiment: Experiment, folder: Path, objects: Objects, watch
     return "nobody ended it"
 
 
-def test_nobody_writes_after_the_error(tmp_path: Path) -> None:
-    """The folder may be removed at once."""
+def writes(process: int) -> bool:
+    """Whether it lives; whose parent has not looked after it does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_error_ends_those_who_still_write(tmp_path: Path) -> None:
     asked = resolve({**USUAL, "algorithm": "d-psgd", "execution": RAY})
     tasks = [Task(name, asked, Objects()) for name in ("writes", "breaks")]
     with pytest.raises(ConfigError, match="broken"):
         run_tasks(tasks, tmp_path, write_for_ever, lambda task, message: None)
     writer = int(next((tmp_path / "pages").iterdir()).name.partition("-")[0])
-    with pytest.raises(ProcessLookupError):
-        os.kill(writer, 0)
+    until = time.monotonic() + 60
+    while writes(writer) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not writes(writer)
+
+
+def test_a_folder_into_which_somebody_still_writes_goes_when_they_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[Path] = []
+    remove = shutil.rmtree
+
+    def not_yet(folder: Path, ignore_errors: bool) -> None:
+        tried.append(folder)
+        if len(tried) == 3:
+            remove(folder)
+
+    monkeypatch.setattr(comparison.shutil, "rmtree", not_yet)
+    with comparison._apart() as folder:
+        (folder / "file").touch()
+    assert tried == [folder] * 3
+    assert not folder.exists()
 
 
 def test_a_cell_tells_no_more_than_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ class _Board:
             self._told(running[name], found[name])
 
     def clear(self) -> None:
-        """End what still runs, and wait until it has: nobody writes into the folder after this."""
+        """End what still runs, and wait for it; its process may take a moment longer."""
         with contextlib.suppress(Exception):  # Ray itself may be gone
             for reference in self.running:
                 self._ray.cancel(reference, force=True)
